@@ -1,0 +1,62 @@
+"""One switch that decides which implementation of an operation runs: `auto`, `torch` or `triton`.
+
+Every operation keeps a plain-torch reference and, where one exists, a Triton version of the same signature. Callers name
+neither; they call the operation, and the switch chooses by the caller's wish and the device of the tensors.
+"""
+
+import contextlib
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+from linearkv.errors import LinearKVError
+
+BACKENDS = ("auto", "torch", "triton")
+_wanted: ContextVar[str] = ContextVar("linearkv_backend", default="auto")
+
+
+@contextlib.contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Runs every operation called inside the `with` block on `name` (`auto`, `torch` or `triton`)."""
+    _check(name)
+    token = _wanted.set(name)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
+
+
+def triton_usable(device: torch.device) -> bool:
+    """Whether Triton kernels can run on `device`: a CUDA device that answers, and the package. Never imports Triton."""
+    return device.type == "cuda" and torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+
+
+def implementation(operation: str, versions: Mapping[str, Callable[..., Any]], device: torch.device) -> Callable[..., Any]:
+    """The version of `operation` to run on `device`.
+
+    `versions` maps `torch` (always there) and, where it exists, `triton` to functions of one signature. `auto` takes the
+    Triton version where it exists and can run, else the reference. Asking for `triton` where it cannot run is an error:
+    a benchmark must not measure the reference under Triton's name.
+    """
+    wanted = _wanted.get()
+    if wanted == "auto":
+        wanted = "triton" if "triton" in versions and triton_usable(device) else "torch"
+    if wanted not in versions:
+        raise LinearKVError(
+            f"operation {operation!r} has no {wanted!r} version (it has: {', '.join(sorted(versions))}); "
+            f"use backend 'auto' or 'torch'"
+        )
+    return versions[wanted]
+
+
+def accumulation_dtype(*tensors: torch.Tensor) -> torch.dtype:
+    """float64 where an operand is float64 (tests), else float32: what every operation accumulates in."""
+    return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+
+
+def _check(name: str) -> None:
+    if name not in BACKENDS:
+        raise ValueError(f"unknown backend {name!r}: expected one of {', '.join(BACKENDS)}")

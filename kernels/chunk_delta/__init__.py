@@ -1,0 +1,36 @@
+"""The affine map of a segment: its keys, values, gates and write strengths -> transition and update."""
+
+import torch
+
+from linearkv.kernels.backend import implementation
+from linearkv.kernels.chunk_delta import reference
+
+_VERSIONS = {"torch": reference.chunk_delta}
+
+
+def chunk_delta(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    lengths: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Transition and update of each segment of a batch under the gated delta rule.
+
+    Running the rule over a segment from state `S` ends in `transition @ S + update`.
+
+    Args:
+        k: `[B, T, Hk, K]` keys after convolution and activation, L2-normalised over `K`. `Hv` must be a multiple of
+            `Hk`; key head `h` serves the value heads `h * Hv // Hk` onwards (as in Qwen3-Next and Qwen3.5).
+        v: `[B, T, Hv, V]` values after convolution and activation.
+        g: `[B, T, Hv]` log decay, at most 0.
+        beta: `[B, T, Hv]` write strength, in (0, 1).
+        lengths: `[B]` integer number of real tokens of each segment, padded on the right up to `T`; all of `T` if None.
+
+    Returns:
+        transition `[B, Hv, K, K]` and update `[B, Hv, K, V]` in float32, or in float64 if an input is float64. A
+        segment of length 0 gives the identity and zero.
+
+    Source: the WY form of Yang et al., Gated Delta Networks (arXiv 2412.06464), section 3.
+    """
+    return implementation("chunk_delta", _VERSIONS, k.device)(k, v, g, beta, lengths)

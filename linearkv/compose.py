@@ -1,0 +1,74 @@
+"""Composition: a prefix and any chunk states in any order -> the context a question starts from."""
+
+from collections.abc import Sequence
+
+import torch
+
+from linearkv.errors import LinearKVError
+from linearkv.kernels.compose import ORDERS, compose_states
+from linearkv.kernels.relocate import relocate
+from linearkv.states import TAIL, ChunkState, Context, PrefixState
+
+__all__ = ["ORDERS", "compose"]
+
+
+def compose(prefix: PrefixState, states: Sequence[ChunkState], order: str = "bidirectional") -> Context:
+    """The context after `prefix` and the chunks of `states`, without running the model.
+
+    The order decides which recurrent state the question starts from: `sequential`, `bidirectional` (the mean of the
+    given order and its reverse) or `cyclic` (the mean of all rotations). Keys and values always stand in the order
+    given, and the question's convolution sees the tail of the last chunk. With no chunks this is the prefix's context.
+
+    One chunk behind the prefix it was prefilled with is exact to rounding. Several are an approximation, since a chunk
+    prefilled alone has not seen its neighbours.
+
+    Raises:
+        LinearKVError: a state is of another model shape than the prefix.
+        ValueError: unknown order.
+    """
+    if order not in ORDERS:
+        raise ValueError(f"unknown order {order!r}: expected one of {', '.join(ORDERS)}")
+    device = prefix.recurrent.device
+    states = [state.to(device) for state in states]
+    for position, state in enumerate(states):
+        _check_fits(prefix, state, position)
+
+    recurrent = compose_states(
+        [state.transition for state in states], [state.update for state in states], prefix.recurrent, order
+    )
+    key = torch.cat([prefix.key, *(state.key for state in states)], dim=1)
+    value = torch.cat([prefix.value, *(state.value for state in states)], dim=1)
+    length = key.shape[1]
+    if length:
+        cos, sin = prefix.rotary(torch.arange(length, device=device))
+        key = relocate(key, cos, sin)
+    return Context(recurrent, _last_inputs(prefix, states), key, value, length)
+
+
+def _last_inputs(prefix: PrefixState, states: Sequence[ChunkState]) -> torch.Tensor:
+    """The last `TAIL` convolution inputs: of the last chunk, and where it is shorter, of what precedes it."""
+    tail, missing = prefix.conv_tail[..., :0], TAIL
+    for state in reversed(states):
+        own = min(state.length, missing)
+        tail = torch.cat([state.conv_tail[..., TAIL - own :], tail], dim=-1)
+        missing -= own
+        if not missing:
+            return tail
+    return torch.cat([prefix.conv_tail[..., TAIL - missing :], tail], dim=-1)
+
+
+def _check_fits(prefix: PrefixState, state: ChunkState, position: int) -> None:
+    for name, mine, theirs in (
+        ("update", state.update.shape, prefix.recurrent.shape),
+        ("conv_tail", state.conv_tail.shape, prefix.conv_tail.shape),
+        ("key", state.key.shape[:1] + state.key.shape[2:], prefix.key.shape[:1] + prefix.key.shape[2:]),
+    ):
+        if mine != theirs:
+            raise LinearKVError(
+                f"chunk state {position} has {name} {tuple(mine)}, the prefix {tuple(theirs)}: made by another model"
+            )
+    if state.key.dtype != prefix.key.dtype:
+        raise LinearKVError(
+            f"chunk state {position} has keys in {state.key.dtype}, the prefix in {prefix.key.dtype}: "
+            f"made with another compute dtype"
+        )
