@@ -1,0 +1,7 @@
+"""Model adapters: load a Gated DeltaNet hybrid, prefill prefixes and chunks, answer from a context."""
+
+from linearkv.models.adapter import GDNModel
+from linearkv.models.generation import Sampling
+from linearkv.models.loading import load_model
+
+__all__ = ["GDNModel", "Sampling", "load_model"]

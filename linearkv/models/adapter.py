@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,10 +22,12 @@ class GDNModel:
 
     Args:
         model: a causal language model of a supported class (see `linearkv.models.loading.SUPPORTED`), in eval mode.
+        folder: where its checkpoint lies; None for a model that was made in memory.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.hf = model
+    def __init__(self, model: PreTrainedModel, folder: Path | None = None) -> None:
+        self.hf: Any = model
+        self.folder = folder
         self.config = model.config
         layers = model.model.layers
         self.gdn_layers = [layer.linear_attn for layer in layers if hasattr(layer, "linear_attn")]

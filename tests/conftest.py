@@ -1,0 +1,93 @@
+"""Tiny random checkpoints of every supported class, made once per run, on disk, so that tests load them as users do."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from pathlib import Path
+
+import pytest
+import torch
+
+
+def _tiny_text_settings() -> dict:
+    return {
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 24,
+        "max_position_embeddings": 4096,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "bos_token_id": None,
+    }
+
+
+MOE_SETTINGS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+}
+
+
+def make_tiny_checkpoint(kind: str, folder: Path, seed: int = 0) -> Path:
+    """Saves a random checkpoint of `kind`: qwen3_5, qwen3_5_moe, qwen3_next or qwen3_5_multimodal."""
+    import transformers as hf
+
+    torch.manual_seed(seed)
+    settings = _tiny_text_settings()
+    if kind == "qwen3_5":
+        model = hf.Qwen3_5ForCausalLM(hf.Qwen3_5TextConfig(**settings))
+    elif kind == "qwen3_5_moe":
+        model = hf.Qwen3_5MoeForCausalLM(hf.Qwen3_5MoeTextConfig(**settings | MOE_SETTINGS))
+    elif kind == "qwen3_next":
+        model = hf.Qwen3NextForCausalLM(hf.Qwen3NextConfig(**settings | MOE_SETTINGS))
+    elif kind == "qwen3_5_multimodal":
+        vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64}
+        config = hf.Qwen3_5Config(text_config=settings, vision_config=vision)
+        model = hf.Qwen3_5ForConditionalGeneration(config)
+    else:
+        raise ValueError(kind)
+    # Random initialisation leaves states near zero; spread them, so that a dropped state shows in the logits.
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() >= 2 and "embed" not in name:
+                parameter.mul_(4)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory):
+    """`tiny_checkpoint(kind)` -> folder of a random checkpoint."""
+    made: dict[str, Path] = {}
+
+    def get(kind: str) -> Path:
+        if kind not in made:
+            made[kind] = make_tiny_checkpoint(kind, tmp_path_factory.mktemp(kind))
+        return made[kind]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_checkpoint):
+    """`tiny_model(kind, dtype="float32")` -> loaded GDNModel on the CPU."""
+    from linearkv.models import load_model
+
+    made: dict = {}
+
+    def get(kind: str, dtype: str = "float32"):
+        if (kind, dtype) not in made:
+            made[kind, dtype] = load_model(tiny_checkpoint(kind), device="cpu", dtype=dtype)
+        return made[kind, dtype]
+
+    return get
