@@ -1,4 +1,4 @@
-"""A Gated DeltaNet hybrid as the engine sees it: prefill of a prefix, of chunks and of plain text, and answers from a context."""
+"""A Gated DeltaNet hybrid as the engine sees it: prefill of prefixes, chunks and text, and answers from a context."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -247,7 +247,8 @@ class GDNModel:
             raise LinearKVError(f"token ids must be one sequence, not of shape {tuple(ids.shape)}")
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.vocab_size:
             raise LinearKVError(
-                f"token ids reach from {int(ids.min())} to {int(ids.max())}, the model knows 0 to {self.vocab_size - 1}: "
+                f"token ids reach from {int(ids.min())} to {int(ids.max())}, the model knows 0 to "
+                f"{self.vocab_size - 1}: "
                 f"was the text tokenised with another model's tokenizer?"
             )
         return ids.to(self.device)
