@@ -1,7 +1,7 @@
 """One switch that decides which implementation of an operation runs: `auto`, `torch` or `triton`.
 
-Every operation keeps a plain-torch reference and, where one exists, a Triton version of the same signature. Callers name
-neither; they call the operation, and the switch chooses by the caller's wish and the device of the tensors.
+Every operation keeps a plain-torch reference and, where one exists, a Triton version of the same signature. Callers
+name neither; they call the operation, and the switch chooses by the caller's wish and the device of the tensors.
 """
 
 import contextlib
@@ -34,12 +34,14 @@ def triton_usable(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
 
 
-def implementation(operation: str, versions: Mapping[str, Callable[..., Any]], device: torch.device) -> Callable[..., Any]:
+def implementation(
+    operation: str, versions: Mapping[str, Callable[..., Any]], device: torch.device
+) -> Callable[..., Any]:
     """The version of `operation` to run on `device`.
 
-    `versions` maps `torch` (always there) and, where it exists, `triton` to functions of one signature. `auto` takes the
-    Triton version where it exists and can run, else the reference. Asking for `triton` where it cannot run is an error:
-    a benchmark must not measure the reference under Triton's name.
+    `versions` maps `torch` (always there) and, where it exists, `triton` to functions of one signature. `auto` takes
+    the Triton version where it exists and can run, else the reference. Asking for `triton` where it does not exist is
+    an error: a benchmark must not measure the reference under Triton's name.
     """
     wanted = _wanted.get()
     if wanted == "auto":

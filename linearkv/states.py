@@ -1,8 +1,8 @@
 """The objects that travel from prefill to answer: PrefixState, ChunkState and Context.
 
-Letters: Lg GDN layers, La attention layers, H value heads, K and V key and value head dims of the GDN layers, C channels
-of the short convolution (queries, keys and values before it), Hkv and D key/value heads and head dim of attention,
-T tokens, and `TAIL` = 3, the inputs the convolution of width 4 still sees of what came before.
+Letters: Lg GDN layers, La attention layers, H value heads, K and V key and value head dims of the GDN layers,
+C channels of the short convolution (queries, keys and values before it), Hkv and D key/value heads and head dim of
+attention, T tokens, and `TAIL` = 3, the inputs the convolution of width 4 still sees of what came before.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import torch
 TAIL = 3
 
 Rotary = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""The model's own rotary embedding: positions `[T]` -> cos and sin, each `[T, R]`, in the keys' dtype and on their device."""
+"""The model's own rotary embedding: positions `[T]` -> cos and sin, each `[T, R]`, in the keys' dtype and device."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ class ChunkState:
     @property
     def nbytes(self) -> int:
         """Bytes of all its tensors."""
-        return sum(t.nbytes for t in (self.transition, self.update, self.conv_tail, self.key, self.value, self.token_ids))
+        tensors = (self.transition, self.update, self.conv_tail, self.key, self.value, self.token_ids)
+        return sum(tensor.nbytes for tensor in tensors)
 
     def to(self, device: torch.device) -> "ChunkState":
         """The same state with its tensors on `device` (token ids stay on the CPU)."""
@@ -116,6 +117,8 @@ def _check_shapes(
     recurrent: torch.Tensor, conv_tail: torch.Tensor, key: torch.Tensor, value: torch.Tensor, length: int
 ) -> None:
     if conv_tail.shape[0] != recurrent.shape[0] or conv_tail.shape[2] != TAIL:
-        raise ValueError(f"conv_tail {tuple(conv_tail.shape)} does not fit {recurrent.shape[0]} layers of {TAIL} inputs")
+        raise ValueError(
+            f"conv_tail {tuple(conv_tail.shape)} does not fit {recurrent.shape[0]} layers of {TAIL} inputs"
+        )
     if key.shape != value.shape or key.dim() != 4 or key.shape[1] != length:
         raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} do not hold {length} tokens")

@@ -1,8 +1,8 @@
 """Captures what a chunk's state is made of while the model prefills it, through forward hooks and no patching.
 
-GDN layers: the raw inputs of the short convolution, and a and b, from which keys, values, gates and write strengths follow
-by the layer's own formulas; transition and update are computed as soon as the layer ends, so that only one layer's inputs
-are held at a time. Attention layers: keys after the key norm and before rotary embedding, and values.
+GDN layers: the raw inputs of the short convolution, and a and b, from which keys, values, gates and write strengths
+follow by the layer's own formulas; transition and update are computed as soon as the layer ends, so that only one
+layer's inputs are held at a time. Attention layers: keys after the key norm and before rotary embedding, and values.
 """
 
 from collections.abc import Callable

@@ -82,8 +82,8 @@ def check_continuation(model: GDNModel) -> None:
     error = (continued - whole).norm()
     if not torch.isfinite(error) or error > 0.25 * control + 1e-4 * whole.norm():
         raise UnsupportedModelError(
-            f"transformers {version('transformers')} does not continue a filled cache of this model: logits after 6 + 5 "
-            f"tokens are off by {float(error):.3g} (an emptied state gives {float(control):.3g}). "
+            f"transformers {version('transformers')} does not continue a filled cache of this model: logits after "
+            f"6 + 5 tokens are off by {float(error):.3g} (an emptied state gives {float(control):.3g}). "
             f"Install another release: pip install 'transformers>=5.24,<6'"
         )
 
@@ -100,14 +100,17 @@ def _device(device: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     chosen = torch.device(device)
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise UnsupportedModelError(f"device {device!r} was asked for, but torch {torch.__version__} sees no CUDA device")
+        raise UnsupportedModelError(
+            f"device {device!r} was asked for, but torch {torch.__version__} sees no CUDA device"
+        )
     return chosen
 
 
 def _load_folder(folder: Path, device: torch.device, dtype: str) -> PreTrainedModel:
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(
-            f"no checkpoint in {folder}: config.json is missing. Give the folder of a Hugging Face checkpoint, or 'reference'"
+            f"no checkpoint in {folder}: config.json is missing. "
+            f"Give the folder of a Hugging Face checkpoint, or 'reference'"
         )
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -116,7 +119,8 @@ def _load_folder(folder: Path, device: torch.device, dtype: str) -> PreTrainedMo
     name = (getattr(config, "architectures", None) or [type(config).__name__])[0]
     text = config.get_text_config()
     _check_config(text, name)
-    torch_dtype = {"auto": torch.float32 if device.type == "cpu" else "auto", "float32": torch.float32, "bfloat16": torch.bfloat16}
+    automatic = torch.float32 if device.type == "cpu" else "auto"
+    torch_dtype = {"auto": automatic, "float32": torch.float32, "bfloat16": torch.bfloat16}
     if dtype not in torch_dtype:
         raise UnsupportedModelError(f"dtype {dtype!r} is not supported: expected auto, float32 or bfloat16")
     module, class_name = SUPPORTED[text.model_type]
@@ -139,17 +143,23 @@ def _load_folder(folder: Path, device: torch.device, dtype: str) -> PreTrainedMo
 
 
 def _check_config(config: PreTrainedConfig, name: str) -> None:
-    supported = "Supported: Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM (also as the text part of a multimodal checkpoint), Qwen3NextForCausalLM"
+    supported = (
+        "Supported: Qwen3_5ForCausalLM and Qwen3_5MoeForCausalLM, also as the text part of a multimodal checkpoint, "
+        "and Qwen3NextForCausalLM"
+    )
     layer_types = getattr(config, "layer_types", None)
     found = f"layer types: {', '.join(sorted(set(layer_types)))}" if layer_types else "no layer types in its config"
     if config.model_type not in SUPPORTED:
-        raise UnsupportedModelError(f"{name} (model type {config.model_type!r}, {found}) is not a supported Gated DeltaNet hybrid. {supported}")
+        raise UnsupportedModelError(
+            f"{name} (model type {config.model_type!r}, {found}) is not a supported Gated DeltaNet hybrid. {supported}"
+        )
     if not layer_types or set(layer_types) != set(LAYER_TYPES):
         raise UnsupportedModelError(f"{name} has {found}; LinearKV needs both {' and '.join(LAYER_TYPES)}. {supported}")
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope in LENGTH_DEPENDENT_ROPE:
         raise UnsupportedModelError(
-            f"{name} uses rope_type {rope!r}, whose frequencies change with the length of the text: a stored key cannot be moved"
+            f"{name} uses rope_type {rope!r}, whose frequencies change with the length of the text: "
+            f"a stored key cannot be moved"
         )
 
 

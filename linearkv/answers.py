@@ -1,0 +1,121 @@
+"""What the engine returns: answers with their sources, what was reused, what it cost, and reports of long work."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+
+class Source(NamedTuple):
+    """One chunk the answer was given from."""
+
+    document: str
+    """Path of the document, relative to what was indexed."""
+    heading: str
+    score: float
+    """Of the search; higher is better, comparable within one answer only."""
+    position: int
+    """Place in the prompt, from 0."""
+    text: str
+    chunk_id: str
+    line_start: int
+    line_end: int
+    also_in: tuple[str, ...]
+    """Other documents that hold the very same chunk."""
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """Where an answer's work came from. Tokens are of the whole prompt: prefix, chunks and question."""
+
+    chunks: int
+    hits: int
+    """Chunks whose state was found in a tier."""
+    reused_tokens: int
+    computed_tokens: int
+    bytes_loaded: int
+    """Read from disk for this answer."""
+    tiers: dict[str, int] = field(default_factory=dict)
+    """Chunks by where their state came from: `memory`, `disk`, `prefilled` (missing, computed now), `pivot`
+    (prefilled for real on purpose) or `full` (mode full)."""
+    damaged: list[str] = field(default_factory=list)
+    """Stored states that failed their check, with the reason; each was computed again and written anew."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """What full prefill computes."""
+        return self.reused_tokens + self.computed_tokens
+
+    @property
+    def reuse(self) -> float:
+        """Share of the prompt's tokens that were not computed for this answer."""
+        return self.reused_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds. `ttft_s` is what a person waits for the first token, retrieval included."""
+
+    retrieve_s: float
+    restore_s: float
+    """States from tiers to the model's device, missing ones prefilled."""
+    compose_s: float
+    prefill_s: float
+    """Of the question, and of pivot chunks; in mode full, of everything."""
+    ttft_s: float
+    decode_s: float
+    """From the first token to the last."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    sources: list[Source]
+    cache: CacheUse
+    timings: Timings
+    mode: str
+    """`full`, or the order with its pivot: `bidirectional`, `sequential_pivot1`, ..."""
+    finish: str
+    """`stop`: a stop token; `length`: `max_new_tokens` reached; `no documents`: nothing is indexed or nothing was found."""
+    tokens: int
+    """Answer tokens generated, the stop token not counted."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-ready values."""
+        cache = asdict(self.cache) | {"prompt_tokens": self.cache.prompt_tokens, "reuse": self.cache.reuse}
+        sources = [source._asdict() for source in self.sources]
+        return asdict(self) | {"sources": sources, "cache": cache}
+
+
+class SkippedFile(NamedTuple):
+    """A file, or a record of one, that is not in the index, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass
+class IndexReport:
+    """What one `index` run did. Counts of documents, except where it says otherwise."""
+
+    documents: int = 0
+    """In the store after the run."""
+    chunks: int = 0
+    """In the store after the run."""
+    added: int = 0
+    unchanged: int = 0
+    updated: int = 0
+    renamed: int = 0
+    removed: int = 0
+    skipped: list[SkippedFile] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What a person should know of indexed files: an assumed encoding, characters replaced."""
+    prefilled: int = 0
+    """Chunks whose state was computed in this run."""
+    reused: int = 0
+    """Chunks whose state was there already."""
+    not_stored: list[str] = field(default_factory=list)
+    """Reasons why states could not be kept (disk full, budget); queries compute these again."""
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-ready values."""
+        return asdict(self) | {"skipped": [item._asdict() for item in self.skipped]}
