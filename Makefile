@@ -1,0 +1,37 @@
+# make demo and make test do all their own set-up; make help lists the rest.
+
+PYTHON ?= python3
+# torch is named in the same pip command as the project, so that pip does not fetch another build for a dependency.
+TORCH ?= torch==2.13.0
+VENV := .venv
+PY := $(VENV)/bin/python
+
+.PHONY: help demo test lint types gpu-test clean
+
+help: ## list these targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("LinearKV needs Python 3.11 or newer, not " + sys.version.split()[0] + "; run: make PYTHON=python3.x") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet "$(TORCH)" -e ".[test]"
+	@touch $@
+
+demo: $(VENV)/.installed ## index the demo handbook and answer shuffled questions from cached states
+	$(PY) examples/demo.py
+
+test: lint types ## lint, type check and run the whole suite
+	LINEARKV_NO_SKIPS=1 $(PY) -m pytest -q
+
+lint: $(VENV)/.installed ## ruff
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: $(VENV)/.installed ## mypy
+	$(VENV)/bin/mypy
+
+gpu-test: $(VENV)/.installed ## the tests that need a CUDA device
+	$(PY) -m pytest -q -m gpu
+
+clean: ## remove the environment and the demo's store
+	rm -rf $(VENV) demo-store
