@@ -6,6 +6,7 @@ name neither; they call the operation, and the switch chooses by the caller's wi
 
 import contextlib
 import importlib.util
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -40,8 +41,9 @@ def implementation(
     """The version of `operation` to run on `device`.
 
     `versions` maps `torch` (always there) and, where it exists, `triton` to functions of one signature. `auto` takes
-    the Triton version where it exists and can run, else the reference. Asking for `triton` where it does not exist is
-    an error: a benchmark must not measure the reference under Triton's name.
+    the Triton version where it exists and can run, else the reference. Asking for `triton` where it does not exist or
+    cannot run is an error: a benchmark must not measure the reference under Triton's name. Triton's own interpreter
+    (`TRITON_INTERPRET=1`) counts as a place to run for who asks, never for `auto`: it is for tests.
     """
     wanted = _wanted.get()
     if wanted == "auto":
@@ -50,6 +52,11 @@ def implementation(
         raise LinearKVError(
             f"operation {operation!r} has no {wanted!r} version (it has: {', '.join(sorted(versions))}); "
             f"use backend 'auto' or 'torch'"
+        )
+    if wanted == "triton" and not (triton_usable(device) or os.environ.get("TRITON_INTERPRET") == "1"):
+        raise LinearKVError(
+            f"the Triton version of operation {operation!r} cannot run on {device}: it needs a CUDA device and the "
+            f"triton package; use backend 'auto' or 'torch' (or set TRITON_INTERPRET=1 to test kernels without a GPU)"
         )
     return versions[wanted]
 
