@@ -1,0 +1,114 @@
+"""Memory over files: what is used often stays in memory, everything lies on disk."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from linearkv.cache.base import Hit, Miss, NotStored, Progress, Stored, TierStat, VerifyReport
+from linearkv.cache.files import FileStore
+from linearkv.cache.memory import MemoryStore
+from linearkv.cache.pages import Page
+
+
+class TieredStore:
+    """A `PageStore` of a memory tier in front of a file tier.
+
+    `get` looks in memory first, reads the rest from disk and promotes it; `put` writes through. `prefetch` loads into
+    memory in the background, and a `get` for a key that is on its way waits for it instead of reading it again. Memory
+    hits count as use of the file too, so what is hot in memory is not the first to be evicted from disk.
+
+    Parameters
+    ----------
+    memory : MemoryStore
+    files : FileStore
+        Both are owned from now on: `close` closes them.
+    """
+
+    def __init__(self, memory: MemoryStore, files: FileStore) -> None:
+        self._memory = memory
+        self._files = files
+        self._lock = threading.Lock()
+        self._on_the_way: dict[str, Future[Hit | Miss]] = {}
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="linearkv-prefetch")
+
+    def put(self, pages: Sequence[Page]) -> dict[str, Stored | NotStored]:
+        """Keep pages in memory and write them to disk; the answers are the disk's.
+
+        A page that could not be stored on disk may still be found in memory until it is evicted from there.
+        """
+        self._memory.put(pages)
+        return self._files.put(pages)
+
+    def get(self, keys: Sequence[str]) -> dict[str, Hit | Miss]:
+        """Look pages up in memory, then on disk. `Hit.tier` says where each was found."""
+        results: dict[str, Hit | Miss] = {}
+        with self._lock:
+            coming = {key: self._on_the_way[key] for key in keys if key in self._on_the_way}
+        hits = {
+            key: result
+            for key, result in self._memory.get([key for key in keys if key not in coming]).items()
+            if isinstance(result, Hit)
+        }
+        self._files.touch(hits)
+        found = self._files.get([key for key in keys if key not in hits and key not in coming])
+        self._memory.put([result.page for result in found.values() if isinstance(result, Hit)])
+        for key in keys:
+            if key in results:
+                continue
+            results[key] = hits.get(key) or (found[key] if key in found else coming[key].result())
+        return results
+
+    def prefetch(self, keys: Sequence[str]) -> None:
+        """Begin to load pages into memory; return at once."""
+        present = self._memory.contains(keys)
+        with self._lock:
+            for key in keys:
+                if key not in present and key not in self._on_the_way:
+                    self._on_the_way[key] = self._pool.submit(self._load, key)
+
+    def contains(self, keys: Iterable[str]) -> set[str]:
+        """Those of `keys` that are in memory or have a file."""
+        keys = set(keys)
+        present = self._memory.contains(keys)
+        return present | self._files.contains(keys - present)
+
+    def keys(self) -> list[str]:
+        """Keys in either tier."""
+        return list({*self._memory.keys(), *self._files.keys()})
+
+    def delete(self, keys: Iterable[str]) -> int:
+        """Remove pages from both tiers; return how many were there."""
+        keys = set(keys)
+        present = self.contains(keys)
+        with self._lock:
+            for key in keys:  # a load that is under way must not bring the page back
+                self._on_the_way.pop(key, None)
+        self._memory.delete(keys)
+        self._files.delete(keys)
+        return len(present)
+
+    def stat(self) -> tuple[TierStat, ...]:
+        """Memory, then disk."""
+        return self._memory.stat() + self._files.stat()
+
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
+        """Read and check every file."""
+        return self._files.verify(progress)
+
+    def close(self) -> None:
+        """Drop loads that have not begun, then close both tiers."""
+        self._pool.shutdown(cancel_futures=True)
+        self._files.close()
+        self._memory.close()
+
+    def _load(self, key: str) -> Hit | Miss:
+        """Bring one page from disk to memory, unless it was deleted meanwhile."""
+        try:
+            result = self._files.get([key])[key]
+            with self._lock:
+                if isinstance(result, Hit) and key in self._on_the_way:
+                    self._memory.put([result.page])
+            return result
+        finally:
+            with self._lock:
+                self._on_the_way.pop(key, None)

@@ -1,0 +1,267 @@
+"""Tenants: each has a folder of its own and a random secret, and nothing of one can be found or forged with another's.
+
+The secret keys the identity of every state (`linearkv.identity`) and the MAC of every page (`linearkv.cache.pages`).
+It is 32 random bytes, never derived from the tenant's name: made when the tenant is first opened and kept in the store
+with mode 0600, or given by the caller and then never written down.
+
+The tenant's folder is named by a hash of its name, so a name can neither leave the store's folder nor be read off it
+(who guesses a name can confirm it). A folder appears together with its secret by one rename, so there is never a folder
+without a secret unless somebody removed it, and two processes that open a new tenant at once agree on one secret.
+
+Pages are not encrypted. The secret proves who wrote them and hides what they are of; keeping their bytes from others is
+the work of file permissions (tenant folders have mode 0700) and of disk encryption.
+"""
+
+import errno
+import logging
+import os
+import secrets
+import shutil
+import stat
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blake3 import blake3
+
+from linearkv.cache.pages import SECRET_BYTES
+from linearkv.errors import LinearKVError, StoreMismatchError, StoreReadOnlyError
+
+_log = logging.getLogger(__name__)
+
+_SECRET = "secret"
+_CHECK = "secret-check"
+_SECRET_MARK = "linearkv-secret-1"
+_CHECK_MARK = "linearkv-secret-check-1"
+_ABANDONED_S = 3600
+
+
+class TenantSecretError(LinearKVError):
+    """A tenant's secret is missing, damaged, unreadable or open to others; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """An open tenant.
+
+    Attributes
+    ----------
+    name : str
+    folder : Path
+        `<store>/tenants/<hash of the name>`: everything of this tenant lies in it.
+    secret : bytes
+        32 bytes. Kept out of repr, so that it does not end up in logs.
+    """
+
+    name: str
+    folder: Path
+    secret: bytes = field(repr=False)
+
+
+def tenant_folder(store: Path | str, name: str) -> Path:
+    """Where a tenant's files lie. Any non-blank text is a name; names are compared code point by code point.
+
+    Raises
+    ------
+    ValueError
+        A blank name, or one that UTF-8 cannot carry.
+    """
+    if not name.strip():
+        raise ValueError(f"A tenant's name cannot be blank, got {name!r}. Give a name such as 'default'.")
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"The tenant name {name!r} holds a lone surrogate. Give a name that is valid text.") from None
+    return Path(store) / "tenants" / blake3(encoded, derive_key_context="LinearKV tenant folder 1").hexdigest(length=16)
+
+
+def open_tenant(store: Path | str, name: str, *, secret: bytes | None = None, create: bool = True) -> Tenant:
+    """Open a tenant, making it on first use.
+
+    Parameters
+    ----------
+    store : Path
+        The store's folder.
+    name : str
+        Any non-blank text.
+    secret : bytes or None
+        32 bytes, to be given at every opening; only a check value is kept in the store. None: the store keeps one.
+    create : bool
+        Whether a tenant that does not exist is made.
+
+    Raises
+    ------
+    TenantSecretError
+        The secret kept in the store is missing, damaged, not readable, or may be written by others. It is never
+        replaced silently: with another secret every page would be lost.
+    StoreMismatchError
+        `secret` is not the one this tenant was made with, or it was made with one and none is given.
+    StoreReadOnlyError
+        The tenant has to be made and the folder is not writable.
+    ValueError
+        A bad name or a secret of another length.
+    """
+    if secret is not None and len(secret) != SECRET_BYTES:
+        raise ValueError(f"A tenant's secret is {SECRET_BYTES} bytes, got {len(secret)}. Make one: os.urandom(32).")
+    folder = tenant_folder(store, name)
+    if not _exists(folder):
+        if not create:
+            raise TenantSecretError(f"The store {store} has no tenant {name!r}. Index something for it first.")
+        _create(folder, secret)
+    return Tenant(name, folder, _load(folder, name, secret))
+
+
+def destroy_tenant(store: Path | str, name: str) -> bool:
+    """Remove a tenant's secret and everything else of it; return whether it existed.
+
+    The folder is renamed first, so that the tenant is gone at one moment, also if the removal is interrupted; what then
+    remains is removed when the next tenant is made or destroyed. Removal does not overwrite: on most disks bytes can be
+    recovered for some time.
+    """
+    folder = tenant_folder(store, name)
+    doomed = folder.parent / f".destroyed-{secrets.token_hex(8)}"
+    try:
+        folder.rename(doomed)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreReadOnlyError(
+            f"Tenant {name!r} could not be destroyed: {folder.parent} is not writable ({error.strerror})."
+        ) from error
+    _sync(folder.parent)
+    (doomed / _SECRET).unlink(missing_ok=True)
+    shutil.rmtree(doomed, ignore_errors=True)
+    _clean(folder.parent)
+    return True
+
+
+def _exists(folder: Path) -> bool:
+    try:
+        return stat.S_ISDIR(folder.stat().st_mode)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise TenantSecretError(
+            f"{folder} cannot be opened by user id {os.geteuid()} ({error.strerror}). Run as the owner of the store."
+        ) from error
+
+
+def _create(folder: Path, secret: bytes | None) -> None:
+    """Make the folder with its secret aside, then rename it into place; if another process was first, its one stays."""
+    new = folder.parent / f".new-{secrets.token_hex(8)}"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _clean(folder.parent)
+        new.mkdir(mode=0o700)
+        if secret is None:
+            _write(new / _SECRET, _SECRET_MARK, secrets.token_bytes(SECRET_BYTES))
+        else:
+            _write(new / _CHECK, _CHECK_MARK, _check_value(secret))
+        _sync(new)
+        try:
+            new.rename(folder)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            shutil.rmtree(new)
+        _sync(folder.parent)
+        _sync(folder.parent.parent)
+    except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)
+        raise StoreReadOnlyError(
+            f"A tenant cannot be made in {folder.parent}: {error.strerror}. "
+            f"Make the folder writable for user id {os.geteuid()}, or free space on its disk."
+        ) from error
+
+
+def _load(folder: Path, name: str, given: bytes | None) -> bytes:
+    """The tenant's secret, after comparing what is kept with what was given."""
+    check = _read(folder / _CHECK, _CHECK_MARK)
+    if check is not None:
+        if given is None:
+            raise StoreMismatchError(f"Tenant {name!r} was made with a secret of its own. Give it: secret=….")
+        if not secrets.compare_digest(check, _check_value(given)):
+            raise StoreMismatchError(f"The secret given is not the one that tenant {name!r} was made with.")
+        return given
+    kept = _read(folder / _SECRET, _SECRET_MARK)
+    if kept is None:
+        raise TenantSecretError(
+            f"{folder / _SECRET} is missing, and without it none of this tenant's pages can be used. Restore it from a "
+            f"backup, or destroy tenant {name!r} and index again."
+        )
+    if given is not None and not secrets.compare_digest(kept, given):
+        raise StoreMismatchError(f"The secret given is not the one the store keeps for tenant {name!r}. Leave it out.")
+    return kept
+
+
+def _check_value(secret: bytes) -> bytes:
+    """What is kept of a secret the caller gives: enough to recognise it, of no use for anything else."""
+    return blake3(secret, derive_key_context="LinearKV secret check 1").digest()
+
+
+def _write(path: Path, mark: str, value: bytes) -> None:
+    """One line: mark, value and checksum in hex. Never readable by others, not even for a moment."""
+    text = f"{mark} {value.hex()}"
+    line = f"{text} {blake3(text.encode()).hexdigest(length=8)}\n".encode()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path, mark: str) -> bytes | None:
+    """The value in a file that `_write` wrote; None if there is no file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise TenantSecretError(
+            f"{path} cannot be read by user id {os.geteuid()} ({error.strerror}). Run as the owner of the store, or "
+            f"give the secret: secret=…."
+        ) from error
+    with os.fdopen(descriptor, "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        content = file.read(4096) if stat.S_ISREG(mode) else b""
+    if mode & 0o022:
+        # Who can write it can put in a secret of his own and then forge pages.
+        raise TenantSecretError(f"{path} can be written by others (mode {mode & 0o777:04o}). Run: chmod 600 '{path}'")
+    if mode & 0o044:
+        # A store shared for reading has to be readable, so this is the owner's decision to take.
+        _log.warning(
+            "%s can be read by others (mode %04o). Unless that is meant: chmod 600 '%s'", path, mode & 0o777, path
+        )
+    text, _, checksum = content.decode("ascii", "replace").rstrip("\n").rpartition(" ")
+    found, _, digits = text.partition(" ")
+    if found != mark or checksum != blake3(text.encode()).hexdigest(length=8) or len(digits) != 2 * SECRET_BYTES:
+        raise TenantSecretError(
+            f"{path} is damaged ({len(content)} bytes). Restore it from a backup; if there is none, destroy the tenant "
+            f"and index again. It is not replaced, because no page could be used with a new one."
+        )
+    return bytes.fromhex(digits)
+
+
+def _clean(folder: Path) -> None:
+    """Remove what interrupted creations and destructions left among the tenants' folders."""
+    for path in folder.glob(".destroyed-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(".new-*"):
+        try:
+            old = time.time() - path.stat().st_mtime > _ABANDONED_S
+        except FileNotFoundError:  # its process finished
+            continue
+        if old:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # file systems that cannot synchronise folders say so with this
+            raise
+    finally:
+        os.close(descriptor)
