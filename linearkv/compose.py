@@ -67,8 +67,10 @@ def _check_fits(prefix: PrefixState, state: ChunkState, position: int) -> None:
             raise LinearKVError(
                 f"chunk state {position} has {name} {tuple(mine)}, the prefix {tuple(theirs)}: made by another model"
             )
-    if state.key.dtype != prefix.key.dtype:
-        raise LinearKVError(
-            f"chunk state {position} has keys in {state.key.dtype}, the prefix in {prefix.key.dtype}: "
-            f"made with another compute dtype"
-        )
+    for name in ("conv_tail", "key", "value"):
+        found, expected = getattr(state, name).dtype, getattr(prefix, name).dtype
+        if found != expected:
+            raise LinearKVError(
+                f"chunk state {position} has {name} in {found}, the prefix in {expected}: "
+                f"made with another compute dtype"
+            )

@@ -6,7 +6,7 @@ attention, T tokens, and `TAIL` = 3, the inputs the convolution of width 4 still
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -87,8 +87,8 @@ class ChunkState:
         """The same state with its tensors on `device` (token ids stay on the CPU)."""
         if self.update.device == device:
             return self
-        moved = (t.to(device) for t in (self.transition, self.update, self.conv_tail, self.key, self.value))
-        return ChunkState(*moved, token_ids=self.token_ids)
+        names = ("transition", "update", "conv_tail", "key", "value")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,11 @@ class GDNModel:
         return self.hf.dtype
 
     @property
+    def layer_types(self) -> list[str]:
+        """`linear_attention` or `full_attention`, layer by layer."""
+        return list(self.config.layer_types)
+
+    @property
     def vocab_size(self) -> int:
         return self.config.vocab_size
 
@@ -68,6 +73,10 @@ class GDNModel:
             token_ids=torch.zeros(0, dtype=torch.int64),
             rotary=self.rotary,
         )
+
+    def empty_context(self) -> Context:
+        """The context before the first token."""
+        return compose(self.empty_prefix(), [])
 
     @torch.inference_mode()
     def prefill_prefix(self, token_ids: TokenIds) -> PrefixState:
@@ -130,7 +139,7 @@ class GDNModel:
     def prefill(self, token_ids: TokenIds, after: Context | None = None) -> Context:
         """Prefills `token_ids` for real, from the start or behind `after`, and returns the context that follows."""
         ids = self._token_ids(token_ids)
-        start = after if after is not None else compose(self.empty_prefix(), [])
+        start = after if after is not None else self.empty_context()
         if not len(ids):
             return start
         cache = self._cache(start)
@@ -232,17 +241,23 @@ class GDNModel:
             cache.update(key, value, layer)
         return cache
 
-    def _context(self, cache: DynamicCache, length: int) -> Context:
+    def _context(self, cache: Any, length: int) -> Context:
         conv = [cache.layers[i].conv_states[0][0, :, -TAIL:] for i in self._gdn_index]
         key = [cache.layers[i].keys[0].transpose(0, 1) for i in self._attention_index]
         value = [cache.layers[i].values[0].transpose(0, 1) for i in self._attention_index]
         return Context(self._recurrent(cache), torch.stack(conv), torch.stack(key), torch.stack(value), length)
 
-    def _recurrent(self, cache: DynamicCache) -> torch.Tensor:
+    def _recurrent(self, cache: Any) -> torch.Tensor:
         return torch.stack([cache.layers[i].recurrent_states[0][0].float() for i in self._gdn_index])
 
     def _token_ids(self, token_ids: TokenIds) -> torch.Tensor:
-        ids = torch.as_tensor(token_ids, dtype=torch.int64)
+        try:
+            ids = torch.as_tensor(token_ids)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise LinearKVError(f"token ids must be a sequence of integers, not {token_ids!r:.60}") from error
+        if ids.numel() and (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool):
+            raise LinearKVError(f"token ids must be integers, not {ids.dtype}")
+        ids = ids.to(torch.int64)
         if ids.dim() != 1:
             raise LinearKVError(f"token ids must be one sequence, not of shape {tuple(ids.shape)}")
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.vocab_size:

@@ -5,12 +5,14 @@ follow by the layer's own formulas; transition and update are computed as soon a
 layer's inputs are held at a time. Attention layers: keys after the key norm and before rotary embedding, and values.
 """
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers.activations import ACT2FN
 
 from linearkv.kernels.chunk_delta import chunk_delta
 from linearkv.states import TAIL
@@ -22,6 +24,8 @@ L2_NORM_EPS = 1e-6
 
 class Capture:
     """Hooks on every token mixer of a model for the length of a `with` block that runs one batched prefill.
+
+    Forward passes that other threads run through the same model meanwhile are not captured.
 
     After the block, per sequence of the batch: `transition [B, Lg, H, K, K]`, `update [B, Lg, H, K, V]` (float32),
     `conv_tail [B, Lg, C, TAIL]`, `key` and `value [B, La, T, Hkv, D]` (model dtype); rows past a sequence's length are
@@ -36,8 +40,8 @@ class Capture:
 
     def __init__(
         self,
-        gdn_layers: list[nn.Module],
-        attention_layers: list[nn.Module],
+        gdn_layers: list[Any],
+        attention_layers: list[Any],
         lengths: torch.Tensor,
         conv_tail: torch.Tensor,
         deltas: bool = True,
@@ -47,6 +51,7 @@ class Capture:
         self._lengths = lengths
         self._before = conv_tail
         self._deltas = deltas
+        self._thread = threading.get_ident()
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
         self._projected: dict[str, torch.Tensor] = {}
         self._transitions: list[torch.Tensor] = []
@@ -93,7 +98,12 @@ class Capture:
         return torch.stack(self._values, dim=1)
 
     def _hook(self, module: nn.Module, function: Callable[..., None]) -> None:
-        self._handles.append(module.register_forward_hook(function))
+        def of_this_thread(*args: Any) -> None:
+            # Hooks belong to the model, which other threads may be running meanwhile: theirs is not ours to capture.
+            if threading.get_ident() == self._thread:
+                function(*args)
+
+        self._handles.append(module.register_forward_hook(of_this_thread))
 
     def _keep_projection(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: torch.Tensor) -> None:
@@ -101,7 +111,7 @@ class Capture:
 
         return hook
 
-    def _keep_value(self, layer: nn.Module) -> Callable[..., None]:
+    def _keep_value(self, layer: Any) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: torch.Tensor) -> None:
             self._values.append(output.unflatten(-1, (-1, layer.head_dim)))
 
@@ -140,8 +150,8 @@ def _rule_inputs(
     `padded` is `[B, C, TAIL + T]`: the raw inputs behind those that precede them.
     """
     weight = layer.conv1d.weight
-    mixed = F.silu(F.conv1d(padded.to(weight.dtype), weight, layer.conv1d.bias, groups=padded.shape[1]))
-    mixed = mixed.to(padded.dtype).transpose(1, 2)
+    mixed = F.conv1d(padded.to(weight.dtype), weight, layer.conv1d.bias, groups=padded.shape[1])
+    mixed = ACT2FN[layer.activation](mixed).to(padded.dtype).transpose(1, 2)
     _, key, value = mixed.split([layer.key_dim, layer.key_dim, layer.value_dim], dim=-1)
     key = key.unflatten(-1, (-1, layer.head_k_dim)).float()
     key = key * torch.rsqrt((key * key).sum(-1, keepdim=True) + L2_NORM_EPS)

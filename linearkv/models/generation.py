@@ -1,5 +1,6 @@
 """Choosing the next token: greedy, or sampled with temperature, top-k and top-p."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -22,8 +23,8 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"temperature must be at least 0, not {self.temperature}")
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature must be a number of at least 0, not {self.temperature}")
         if self.top_k < 0:
             raise ValueError(f"top_k must be at least 0, not {self.top_k}")
         if not 0 < self.top_p <= 1:
@@ -44,11 +45,14 @@ class Sampling:
         """The next token id from `logits [vocab]` float32."""
         if generator is None:
             return int(logits.argmax())
-        scaled = logits / self.temperature
-        if self.top_k and self.top_k < len(scaled):
-            scaled = scaled.masked_fill(scaled < scaled.topk(self.top_k).values[-1], float("-inf"))
+        scaled = (logits - logits.max()) / self.temperature  # less the largest, so that no temperature overflows
+        if not self.top_k and self.top_p == 1:
+            return int(torch.multinomial(scaled.softmax(-1), 1, generator=generator))
+        # A stable sort: of equal logits, which are common in bfloat16, the lowest id comes first, as in argmax.
+        scaled, index = scaled.sort(descending=True, stable=True)
+        if self.top_k:
+            scaled, index = scaled[: self.top_k], index[: self.top_k]
+        probability = scaled.softmax(-1)
         if self.top_p < 1:
-            ordered, index = scaled.softmax(-1).sort(descending=True)
-            outside = ordered.cumsum(-1) - ordered >= self.top_p
-            scaled = scaled.index_fill(0, index[outside], float("-inf"))
-        return int(torch.multinomial(scaled.softmax(-1), 1, generator=generator))
+            probability = probability.masked_fill(probability.cumsum(-1) - probability >= self.top_p, 0)
+        return int(index[torch.multinomial(probability, 1, generator=generator)])
