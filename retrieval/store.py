@@ -1,0 +1,723 @@
+"""The document store: one SQLite file with documents, chunks, vectors and the lexical index.
+
+Promises
+- A batch of documents is written in one durable transaction: after a kill it is there entirely or not at all.
+- One process writes at a time (``writing``); another one is refused with the name of the first. Readers need no lock,
+  do not wait for the writer, and see whole batches.
+- A folder that cannot be written can be read: nothing is created in it.
+- Nothing in the file depends on where the folder lies.
+
+A *content* is a distinct rendered chunk. Documents that share a chunk share its content, and with it its vectors and
+token ids. Contents, once removed, never give their number to another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import sys
+import threading
+import time
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from linearkv.errors import LinearKVError, StoreFullError, StoreLockedError, StoreMismatchError, StoreReadOnlyError
+
+from .chunker import Chunk, render
+from .documents import Document
+
+SCHEMA_VERSION = 1
+FILE = "documents.sqlite"
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE roots (id INTEGER PRIMARY KEY, label TEXT NOT NULL, location BLOB NOT NULL UNIQUE);
+CREATE TABLE files (
+    id INTEGER PRIMARY KEY, root_id INTEGER NOT NULL REFERENCES roots, path TEXT NOT NULL,
+    signature TEXT, recipe TEXT, findings TEXT NOT NULL DEFAULT '[]', UNIQUE (root_id, path));
+CREATE TABLE documents (
+    id INTEGER PRIMARY KEY, file_id INTEGER NOT NULL REFERENCES files ON DELETE CASCADE, path TEXT NOT NULL,
+    title TEXT NOT NULL, metadata TEXT NOT NULL, content_hash TEXT NOT NULL, recipe TEXT NOT NULL,
+    sync INTEGER NOT NULL, superseded TEXT, replaces TEXT, hidden TEXT, UNIQUE (file_id, path));
+CREATE TABLE contents (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, content_hash TEXT NOT NULL UNIQUE, heading TEXT NOT NULL, text TEXT NOT NULL,
+    token_ids BLOB, tokenizer TEXT);
+CREATE TABLE chunks (
+    document_id INTEGER NOT NULL REFERENCES documents ON DELETE CASCADE, ordinal INTEGER NOT NULL,
+    content_id INTEGER NOT NULL REFERENCES contents, line_start INTEGER NOT NULL, line_end INTEGER NOT NULL,
+    metadata TEXT NOT NULL, PRIMARY KEY (document_id, ordinal)) WITHOUT ROWID;
+CREATE INDEX chunks_of_content ON chunks (content_id);
+CREATE TABLE vectors (
+    content_id INTEGER NOT NULL REFERENCES contents ON DELETE CASCADE, embedder TEXT NOT NULL,
+    windows BLOB NOT NULL, PRIMARY KEY (content_id, embedder));
+CREATE VIRTUAL TABLE words USING fts5(heading, text, content='', tokenize='unicode61');
+"""
+
+_SHOWN_PATH = "CASE WHEN roots.label = '' THEN documents.path ELSE roots.label || ':' || documents.path END"
+_OF_DOCUMENTS = "documents JOIN files ON files.id = file_id JOIN roots ON roots.id = root_id"
+_VISIBLE = "FROM chunks JOIN documents ON documents.id = document_id WHERE hidden IS NULL"
+# Scripts written without spaces between words: each character is a word of the lexical index.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+)
+_UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
+_QUESTION_PART = re.compile(f"[{_UNSPACED}]+|[^\\s!-/:-@\\[-`{{-~{_UNSPACED}]+")
+_MAX_QUESTION_WORDS = 200
+
+
+@dataclass(frozen=True)
+class Root:
+    """An indexed folder. ``label`` is "" for the first of a store; paths of the others are shown as ``label:path``."""
+
+    id: int
+    label: str
+    location: str
+
+    def shown(self, path: str) -> str:
+        return f"{self.label}:{path}" if self.label else path
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    id: int
+    signature: str | None
+    recipe: str | None
+    findings: list[list[str]]
+
+
+@dataclass(frozen=True)
+class StoredChunk:
+    """A distinct chunk. ``token_ids`` is int32 [tokens], or None until the engine has set it for its tokenizer."""
+
+    content_hash: str
+    heading: str
+    text: str
+    token_ids: np.ndarray | None
+
+    @property
+    def rendered(self) -> str:
+        return render(self.heading, self.text)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a content occurs: one chunk of one document."""
+
+    path: str
+    title: str
+    metadata: dict[str, Any]
+    ordinal: int
+    line_start: int
+    line_end: int
+
+
+class DocumentStore:
+    """The store in ``folder``.
+
+    mode: "rw" creates it where needed, "ro" opens what is there and never writes.
+    lock_timeout: seconds to wait for another writer before StoreLockedError.
+
+    Raises StoreReadOnlyError ("rw" in a folder that cannot be written), StoreMismatchError (another format version) and
+    LinearKVError (nothing there to read, or a damaged file). One object may be used by several threads.
+    """
+
+    def __init__(self, folder: str | Path, mode: Literal["rw", "ro"] = "rw", lock_timeout: float = 0.0):
+        self.folder = Path(folder).expanduser().absolute()
+        self.mode = mode
+        self.path = self.folder / FILE
+        self.lock_timeout = lock_timeout
+        self._guard = threading.RLock()
+        self._writing = 0
+        self._immutable: tuple[int, ...] | None = None
+        if mode == "rw":
+            self._require_writable()
+        elif not self.path.is_file():
+            raise LinearKVError(f"no index in {self.folder}: make one first with linearkv index")
+        self._lock = FileLock(self.folder / "writer.lock", thread_local=False)
+        self._connection = self._connect()
+
+    # ---- opening -------------------------------------------------------------------------------------------------
+
+    def _require_writable(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreReadOnlyError(f"the store's folder {self.folder} cannot be made: {error.strerror}") from error
+        existing = self.path if self.path.exists() else self.folder
+        for path in {self.folder, existing}:
+            if not os.access(path, os.W_OK):
+                raise StoreReadOnlyError(
+                    f"{path} is not writable for user {os.geteuid() if hasattr(os, 'geteuid') else ''}: "
+                    "open the store for reading, or index as a user who may write there"
+                )
+
+    def _connect(self) -> sqlite3.Connection:
+        with _explained(self):
+            if self.mode == "ro":
+                connection = self._connect_read_only()
+            else:
+                connection = self._open("rwc")
+                self._create(connection)
+            connection.execute("PRAGMA foreign_keys = ON")
+            version = dict(connection.execute("SELECT key, value FROM meta WHERE key = 'schema'")).get("schema")
+        if version != str(SCHEMA_VERSION):
+            connection.close()
+            raise StoreMismatchError(
+                f"the index in {self.folder} has format {version}, this LinearKV reads format {SCHEMA_VERSION}: index "
+                "the corpus into a new folder, or use the LinearKV version that made it"
+            )
+        return connection
+
+    def _open(self, mode: str, extra: str = "") -> sqlite3.Connection:
+        # As a URI of percent-encoded bytes: folder names need not be UTF-8.
+        uri = f"file:{quote(os.fsencode(self.path))}?mode={mode}{extra}"
+        connection = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA busy_timeout = 30000")
+        return connection
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError as error:
+                # The switch ignores the busy timeout while another process opens the same new file.
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        connection.execute("PRAGMA synchronous = FULL")
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            for statement in _SCHEMA.split(";\n"):
+                connection.execute(statement)
+            connection.execute("INSERT INTO meta VALUES ('schema', ?), ('generation', '0')", (str(SCHEMA_VERSION),))
+        connection.execute("COMMIT")
+
+    def _connect_read_only(self) -> sqlite3.Connection:
+        wal = self.path.with_name(FILE + "-wal")
+        if os.access(self.folder, os.W_OK):
+            return self._open("ro")
+        if not wal.exists() or wal.stat().st_size == 0:
+            # SQLite would make a -shm file beside a WAL database; immutable reads the main file alone.
+            self._immutable = self._fingerprint()
+            return self._open("ro", "&immutable=1")
+        connection = self._open("ro")
+        try:
+            connection.execute("SELECT 1 FROM meta").fetchone()
+        except sqlite3.OperationalError as error:
+            connection.close()
+            raise LinearKVError(
+                f"{self.folder} cannot be written, and the last writer left unmerged changes in {wal.name}: run any "
+                "linearkv command on the store once where it is writable, then copy it"
+            ) from error
+        return connection
+
+    def _fingerprint(self) -> tuple[int, ...]:
+        wal = self.path.with_name(FILE + "-wal")
+        status = self.path.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns, wal.stat().st_size if wal.exists() else 0
+
+    def close(self) -> None:
+        with self._guard:
+            self._connection.close()
+
+    def __enter__(self) -> DocumentStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- reading and writing -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """One consistent view of the store for all reads inside, whatever a writer does meanwhile."""
+        with self._guard, _explained(self):
+            if self._immutable is not None and self._immutable != self._fingerprint():
+                # Someone who may write there did: what was read so far is no longer the file.
+                self._connection.close()
+                self._immutable = None
+                self._connection = self._connect()
+            if self._connection.in_transaction:
+                yield
+                return
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("COMMIT")
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the writer: hold the store's lock. May be nested. At the end everything is merged into the main file."""
+        with self._guard:
+            if self.mode != "rw":
+                raise StoreReadOnlyError(f"the store in {self.folder} is open for reading only")
+            if not self._writing:
+                self._acquire()
+            self._writing += 1
+            try:
+                yield
+            finally:
+                self._writing -= 1
+                if not self._writing:
+                    # Readers or a full disk may be in the way: then the changes stay in the WAL, where they are safe.
+                    with suppress(sqlite3.Error):
+                        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                    self._lock.release()
+
+    def _acquire(self) -> None:
+        holder = self.folder / "writer.json"
+        try:
+            self._lock.acquire(timeout=self.lock_timeout)
+        except Timeout:
+            raise StoreLockedError(
+                f"{self.folder} is being written by {_described(holder)}: wait until it ends, or stop it"
+            ) from None
+        with suppress(OSError):  # only a courtesy to whoever is refused
+            aside = holder.with_suffix(f".{os.getpid()}")
+            entry = {
+                "pid": os.getpid(),
+                "command": " ".join(sys.argv)[:500],
+                "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+            }
+            aside.write_text(json.dumps(entry))
+            aside.replace(holder)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A durable change: all of it or nothing. Only inside ``writing``. Readers see a new generation."""
+        assert self._writing, "changes need the writer's lock"
+        with self._guard, _explained(self):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'generation'")
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def _all(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._guard, _explained(self):
+            return self._connection.execute(sql, parameters).fetchall()
+
+    def _one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        rows = self._all(sql, parameters)
+        return rows[0][0] if rows else None
+
+    # ---- meta, roots, files --------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """Grows with every change that was committed."""
+        return int(self._one("SELECT value FROM meta WHERE key = 'generation'"))
+
+    def get(self, key: str) -> str | None:
+        return self._one("SELECT value FROM meta WHERE key = ?", (key,))
+
+    def put(self, **values: str) -> None:
+        with self.transaction() as db:
+            db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
+
+    def roots(self) -> list[Root]:
+        rows = self._all("SELECT id, label, location FROM roots ORDER BY id")
+        return [Root(key, label, os.fsdecode(location)) for key, label, location in rows]
+
+    def add_root(self, label: str, location: str) -> Root:
+        with self.transaction() as db:
+            cursor = db.execute("INSERT INTO roots (label, location) VALUES (?, ?)", (label, os.fsencode(location)))
+            return Root(int(cursor.lastrowid or 0), label, location)
+
+    def move_root(self, root: Root, location: str) -> Root:
+        with self.transaction() as db:
+            db.execute("UPDATE roots SET location = ? WHERE id = ?", (os.fsencode(location), root.id))
+        return Root(root.id, root.label, location)
+
+    def drop_empty_roots(self, keep: Iterable[int]) -> None:
+        kept = ",".join(str(int(key)) for key in keep) or "0"
+        with self.transaction() as db:
+            db.execute(f"DELETE FROM roots WHERE id NOT IN ({kept}) AND id NOT IN (SELECT root_id FROM files)")
+
+    def file(self, root: Root, path: str) -> StoredFile | None:
+        rows = self._all(
+            "SELECT id, signature, recipe, findings FROM files WHERE root_id = ? AND path = ?", (root.id, path)
+        )
+        if not rows:
+            return None
+        key, signature, recipe, findings = rows[0]
+        return StoredFile(key, signature, recipe, json.loads(findings))
+
+    def files_under(self, root: Root, prefix: str) -> list[tuple[int, str]]:
+        """(id, path) of the files of a root at ``prefix`` or below; "" for all."""
+        return self._all(
+            "SELECT id, path FROM files WHERE root_id = ? AND (? = '' OR path = ? OR substr(path, 1, ?) = ?)",
+            (root.id, prefix, prefix, len(prefix) + 1, prefix + "/"),
+        )
+
+    def begin_file(self, db: sqlite3.Connection, root: Root, path: str) -> int:
+        """The file's id. Until ``finish_file`` it counts as changed, so that an interrupted run reads it again."""
+        sql = "INSERT INTO files (root_id, path) VALUES (?, ?) ON CONFLICT DO UPDATE SET signature = NULL RETURNING id"
+        return int(db.execute(sql, (root.id, path)).fetchone()[0])
+
+    def document_hashes(self, file_id: int) -> list[str]:
+        return [row[0] for row in self._all("SELECT content_hash FROM documents WHERE file_id = ?", (file_id,))]
+
+    def document_state(self, file_id: int, path: str) -> tuple[str, str] | None:
+        """(content hash, recipe) of a stored document."""
+        rows = self._all("SELECT content_hash, recipe FROM documents WHERE file_id = ? AND path = ?", (file_id, path))
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    # ---- documents -----------------------------------------------------------------------------------------------
+
+    def touch_document(self, db: sqlite3.Connection, file_id: int, path: str, sync: int) -> None:
+        db.execute("UPDATE documents SET sync = ? WHERE file_id = ? AND path = ?", (sync, file_id, path))
+
+    def put_document(
+        self, db: sqlite3.Connection, file_id: int, document: Document, chunks: list[Chunk], recipe: str, sync: int
+    ) -> None:
+        """Write a document with its chunks over what was stored of it."""
+        superseded = document.superseded
+        replaces = json.dumps(document.replaces) if document.replaces else None
+        metadata = json.dumps(document.metadata, ensure_ascii=False)
+        (document_id,) = db.execute(
+            "INSERT INTO documents (file_id, path, title, metadata, content_hash, recipe, sync, superseded, replaces,"
+            " hidden) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?8) ON CONFLICT DO UPDATE SET title = ?3,"
+            " metadata = ?4, content_hash = ?5, recipe = ?6, sync = ?7, superseded = ?8, replaces = ?9, hidden = ?8"
+            " RETURNING id",
+            (
+                file_id,
+                document.path,
+                document.title,
+                metadata,
+                document.content_hash,
+                recipe,
+                sync,
+                superseded,
+                replaces,
+            ),
+        ).fetchone()
+        db.execute("DELETE FROM chunks WHERE document_id = ?", (document_id,))
+        for chunk in chunks:
+            db.execute(
+                "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    document_id,
+                    chunk.ordinal,
+                    self._content(db, chunk),
+                    chunk.line_start,
+                    chunk.line_end,
+                    json.dumps(chunk.metadata),
+                ),
+            )
+
+    def _content(self, db: sqlite3.Connection, chunk: Chunk) -> int:
+        row = db.execute("SELECT id FROM contents WHERE content_hash = ?", (chunk.content_hash,)).fetchone()
+        if row:
+            return int(row[0])
+        cursor = db.execute(
+            "INSERT INTO contents (content_hash, heading, text) VALUES (?, ?, ?)",
+            (chunk.content_hash, chunk.heading, chunk.text),
+        )
+        db.execute(
+            "INSERT INTO words (rowid, heading, text) VALUES (?, ?, ?)",
+            (cursor.lastrowid, _spaced(chunk.heading), _spaced(chunk.text)),
+        )
+        return int(cursor.lastrowid or 0)
+
+    def put_vectors(self, db: sqlite3.Connection, embedder: str, vectors: dict[str, np.ndarray]) -> None:
+        """Vectors by content hash, float32 [windows, dimension]."""
+        db.executemany(
+            "INSERT OR REPLACE INTO vectors SELECT id, ?, ? FROM contents WHERE content_hash = ?",
+            [(embedder, np.ascontiguousarray(rows, "<f4").tobytes(), key) for key, rows in vectors.items()],
+        )
+
+    def finish_file(
+        self,
+        db: sqlite3.Connection,
+        file_id: int,
+        signature: str | None,
+        recipe: str,
+        findings: list[list[str]],
+        sync: int,
+    ) -> list[str]:
+        """Mark a file as read; documents that it no longer has are removed, and their content hashes returned."""
+        gone = db.execute("SELECT id, content_hash FROM documents WHERE file_id = ? AND sync <> ?", (file_id, sync))
+        rows = gone.fetchall()
+        db.executemany("DELETE FROM documents WHERE id = ?", [(row[0],) for row in rows])
+        db.execute(
+            "UPDATE files SET signature = ?, recipe = ?, findings = ? WHERE id = ?",
+            (signature, recipe, json.dumps(findings), file_id),
+        )
+        return [row[1] for row in rows]
+
+    def remove_files(self, file_ids: Sequence[int]) -> list[str]:
+        """Remove files with their documents; returns the documents' content hashes."""
+        hashes: list[str] = []
+        for start in range(0, len(file_ids), 500):
+            with self.transaction() as db:
+                for file_id in file_ids[start : start + 500]:
+                    hashes += [
+                        row[0] for row in db.execute("SELECT content_hash FROM documents WHERE file_id = ?", (file_id,))
+                    ]
+                    db.execute("DELETE FROM files WHERE id = ?", (file_id,))
+        return hashes
+
+    def remove_documents(self, shown: str) -> int:
+        """Remove the documents at a path as shown, or below it, as a folder or as records; returns how many."""
+        rows = self._all(
+            f"SELECT documents.id, files.id FROM {_OF_DOCUMENTS}"
+            f" WHERE {_SHOWN_PATH} = ?1 OR substr({_SHOWN_PATH}, 1, ?2) IN (?1 || '/', ?1 || '#')",
+            (shown, len(shown) + 1),
+        )
+        if rows:
+            with self.transaction() as db:
+                db.executemany("DELETE FROM documents WHERE id = ?", [(row[0],) for row in rows])
+                db.executemany("UPDATE files SET signature = NULL WHERE id = ?", [(row[1],) for row in rows])
+                db.execute("DELETE FROM files WHERE signature IS NULL AND id NOT IN (SELECT file_id FROM documents)")
+        return len(rows)
+
+    def hide_replaced(self) -> None:
+        """Hide every document that an active one replaces, by its id or its path; show those no longer replaced."""
+        replacing = self._all(
+            f"SELECT documents.id, replaces, documents.path, root_id, {_SHOWN_PATH} FROM {_OF_DOCUMENTS}"
+            " WHERE replaces IS NOT NULL ORDER BY 5"
+        )
+        hidden: dict[int, str] = {}
+        if replacing:
+            by_name: dict[tuple[int, str], list[int]] = {}
+            for key, path, root_id, metadata in self._all(
+                "SELECT documents.id, documents.path, root_id, metadata FROM documents JOIN files ON files.id = file_id"
+            ):
+                stem = re.sub(r"\.\w+$", "", path)
+                for name in {path, stem, str(json.loads(metadata).get("id", ""))} - {""}:
+                    by_name.setdefault((root_id, name), []).append(key)
+            for key, names, path, root_id, shown in replacing:
+                beside = path.rpartition("/")[0]
+                for name in json.loads(names):
+                    near = os.path.normpath(f"{beside}/{name}").replace(os.sep, "/").lstrip("/")
+                    for other in by_name.get((root_id, name)) or by_name.get((root_id, near)) or []:
+                        if other != key:
+                            hidden[other] = f"replaced by {shown}"
+        rows = self._all("SELECT id, superseded, hidden FROM documents WHERE hidden IS NOT NULL")
+        changes = [(superseded, key) for key, superseded, now in rows if key not in hidden and now != superseded]
+        now_hidden = {key: now for key, _, now in rows}
+        changes += [(reason, key) for key, reason in hidden.items() if now_hidden.get(key) is None]
+        if changes:
+            with self.transaction() as db:
+                db.executemany("UPDATE documents SET hidden = ? WHERE id = ?", changes)
+
+    def hidden_documents(self) -> list[tuple[int, str, str, str]]:
+        """(root id, path, path as shown, reason) of the documents that stay out of the index."""
+        return self._all(
+            f"SELECT root_id, documents.path, {_SHOWN_PATH}, hidden FROM {_OF_DOCUMENTS}"
+            " WHERE hidden IS NOT NULL ORDER BY 3"
+        )
+
+    def remove_orphans(self) -> int:
+        """Remove the contents that no document has any more, with vectors, words and token ids."""
+        count = 0
+        while rows := self._all(
+            "SELECT id, heading, text FROM contents WHERE NOT EXISTS"
+            " (SELECT 1 FROM chunks WHERE content_id = contents.id) LIMIT 500"
+        ):
+            with self.transaction() as db:
+                for key, heading, text in rows:
+                    # A contentless index forgets a text only when it is told that text.
+                    db.execute(
+                        "INSERT INTO words (words, rowid, heading, text) VALUES ('delete', ?, ?, ?)",
+                        (key, _spaced(heading), _spaced(text)),
+                    )
+                    db.execute("DELETE FROM contents WHERE id = ?", (key,))
+            count += len(rows)
+        return count
+
+    # ---- vectors -------------------------------------------------------------------------------------------------
+
+    def without_vectors(self, hashes: Iterable[str], embedder: str) -> list[str]:
+        """Those of the content hashes that have no vectors of this embedder."""
+        sql = "SELECT 1 FROM contents JOIN vectors ON content_id = contents.id WHERE content_hash = ? AND embedder = ?"
+        return [key for key in hashes if not self._one(sql, (key, embedder))]
+
+    def contents_without_vectors(self, embedder: str, limit: int) -> list[StoredChunk]:
+        rows = self._all(
+            "SELECT content_hash, heading, text FROM contents WHERE NOT EXISTS (SELECT 1 FROM vectors"
+            " WHERE content_id = contents.id AND embedder = ?) LIMIT ?",
+            (embedder, limit),
+        )
+        return [StoredChunk(key, heading, text, None) for key, heading, text in rows]
+
+    def keep_vectors_of(self, embedder: str, name: str) -> None:
+        """From now on this embedder's vectors are the store's; those of any other are removed."""
+        with self.transaction() as db:
+            db.execute("DELETE FROM vectors WHERE embedder <> ?", (embedder,))
+            values = [("embedder", embedder), ("embedder_name", name)]
+            db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)
+
+    def live_ids(self) -> set[int]:
+        """Ids of the contents that a visible document has."""
+        return {row[0] for row in self._all(f"SELECT DISTINCT content_id {_VISIBLE}")}
+
+    def vectors(self, ids: Iterable[int], embedder: str, dimension: int) -> Iterator[tuple[int, np.ndarray]]:
+        """(content id, float32 [windows, dimension]) for those ids that have vectors of this embedder."""
+        sql = "SELECT windows FROM vectors WHERE content_id = ? AND embedder = ?"
+        for key in ids:
+            blob = self._one(sql, (key, embedder))
+            if blob is not None:
+                yield key, np.frombuffer(blob, "<f4").reshape(-1, dimension)
+
+    # ---- searching -----------------------------------------------------------------------------------------------
+
+    def lexical(self, question: str, limit: int, allowed: set[int]) -> list[int]:
+        """Ids of the contents that share words with the question, best first by BM25, among ``allowed``."""
+        expression = match_expression(question)
+        found: list[int] = []
+        if expression:
+            with self._guard, _explained(self):
+                sql = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY bm25(words, 2.0, 1.0), rowid"
+                for (key,) in self._connection.execute(sql, (expression,)):
+                    if key in allowed:
+                        found.append(key)
+                        if len(found) == limit:
+                            break
+        return found
+
+    def content(self, content_id: int) -> tuple[str, str, str]:
+        """(content hash, heading, text)"""
+        row = self._all("SELECT content_hash, heading, text FROM contents WHERE id = ?", (content_id,))[0]
+        return row[0], row[1], row[2]
+
+    def places(self, content_id: int) -> list[Place]:
+        """Where a content occurs in visible documents, ordered by path."""
+        rows = self._all(
+            f"SELECT {_SHOWN_PATH}, title, documents.metadata, chunks.metadata, ordinal, line_start, line_end"
+            f" FROM {_OF_DOCUMENTS} JOIN chunks ON documents.id = document_id WHERE content_id = ?"
+            " AND hidden IS NULL ORDER BY 1, ordinal",
+            (content_id,),
+        )
+        return [Place(path, title, json.loads(a) | json.loads(b), *rest) for path, title, a, b, *rest in rows]
+
+    def documents(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        """(id, path as shown, metadata) of the visible documents."""
+        for key, path, metadata in self._all(
+            f"SELECT documents.id, {_SHOWN_PATH}, metadata FROM {_OF_DOCUMENTS} WHERE hidden IS NULL ORDER BY 2"
+        ):
+            yield key, path, json.loads(metadata)
+
+    def contents_of(self, document_ids: Iterable[int]) -> set[int]:
+        found: set[int] = set()
+        for key in document_ids:
+            found.update(row[0] for row in self._all("SELECT content_id FROM chunks WHERE document_id = ?", (key,)))
+        return found
+
+    # ---- for the engine ------------------------------------------------------------------------------------------
+
+    def iter_chunks(self, tokenizer: str = "", batch: int = 256) -> Iterator[StoredChunk]:
+        """Every live distinct chunk, oldest first. Memory holds ``batch`` of them, and no transaction stays open
+        between batches; chunks that are added meanwhile are met too."""
+        last = 0
+        while rows := self._all(
+            "SELECT id, content_hash, heading, text, CASE WHEN tokenizer = ? THEN token_ids END FROM contents"
+            f" WHERE id > ? AND id IN (SELECT content_id {_VISIBLE}) ORDER BY id LIMIT ?",
+            (tokenizer, last, batch),
+        ):
+            for _, key, heading, text, ids in rows:
+                yield StoredChunk(key, heading, text, None if ids is None else np.frombuffer(ids, "<i4"))
+            last = rows[-1][0]
+
+    def set_token_ids(self, tokenizer: str, token_ids: dict[str, Sequence[int]]) -> None:
+        """Keep token ids by content hash, for the tokenizer with this identity."""
+        with self.writing(), self.transaction() as db:
+            db.executemany(
+                "UPDATE contents SET token_ids = ?, tokenizer = ? WHERE content_hash = ?",
+                [(np.asarray(ids, "<i4").tobytes(), tokenizer, key) for key, ids in token_ids.items()],
+            )
+
+    def live_hashes(self) -> set[str]:
+        """Content hashes of every chunk that can be retrieved."""
+        return {
+            row[0] for row in self._all(f"SELECT content_hash FROM contents WHERE id IN (SELECT content_id {_VISIBLE})")
+        }
+
+    def counts(self) -> dict[str, int]:
+        """Visible documents and chunks, and distinct chunks."""
+        return {
+            "documents": int(self._one("SELECT count(*) FROM documents WHERE hidden IS NULL")),
+            "chunks": int(self._one(f"SELECT count(*) {_VISIBLE}")),
+            "distinct_chunks": int(self._one(f"SELECT count(DISTINCT content_id) {_VISIBLE}")),
+        }
+
+    def verify(self) -> list[str]:
+        """What is wrong with the file, in words; empty if nothing is."""
+        problems = [row[0] for row in self._all("PRAGMA quick_check") if row[0] != "ok"]
+        embedder = self.get("embedder")
+        missing = self._one(
+            f"SELECT count(*) FROM contents WHERE id IN (SELECT content_id {_VISIBLE}) AND NOT EXISTS"
+            " (SELECT 1 FROM vectors WHERE content_id = contents.id AND embedder = ?)",
+            (embedder,),
+        )
+        if missing:
+            problems.append(f"{missing} chunk(s) have no vectors: index again")
+        return problems
+
+
+@contextmanager
+def _explained(store: DocumentStore) -> Iterator[None]:
+    """SQLite's errors as ours, with what to do."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        text = str(error)
+        if "disk is full" in text or "disk I/O" in text:
+            raise StoreFullError(
+                f"{store.path}: {text}; free some space and index again, finished work is kept"
+            ) from error
+        if "not a database" in text or "malformed" in text:
+            raise LinearKVError(
+                f"{store.path} is damaged ({text}): delete the file and index again; cached chunk states are found anew"
+            ) from error
+        if "readonly" in text or "unable to open" in text:
+            raise StoreReadOnlyError(f"{store.path} cannot be opened or written: {text}") from error
+        raise
+
+
+def _described(holder: Path) -> str:
+    try:
+        entry = json.loads(holder.read_text())
+        return f"process {entry['pid']} ({entry['command']}, since {entry['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def _spaced(text: str) -> str:
+    """Text as the lexical index sees it: composed, and one word for each character of scripts without spaces."""
+    return _UNSPACED_CHARACTER.sub(r" \g<0> ", unicodedata.normalize("NFC", text))
+
+
+def match_expression(question: str) -> str:
+    """A question as an FTS5 expression in which everything is a word: no operator, column, prefix or quote survives."""
+    terms: dict[str, None] = {}
+    for part in _QUESTION_PART.findall(unicodedata.normalize("NFC", question)):
+        if _UNSPACED_CHARACTER.match(part):
+            # Neighbouring pairs: single characters say too little, and a whole run is rarely repeated.
+            for at in range(max(1, len(part) - 1)):
+                terms[" ".join(part[at : at + 2])] = None
+        else:
+            terms[part.casefold()] = None
+        if len(terms) >= _MAX_QUESTION_WORDS:
+            break
+    return " OR ".join(f'"{term}"' for term in terms)
