@@ -74,7 +74,7 @@ class Answer:
     mode: str
     """`full`, or the order with its pivot: `bidirectional`, `sequential_pivot1`, ..."""
     finish: str
-    """`stop`: a stop token; `length`: `max_new_tokens` reached; `no documents`: nothing is indexed or nothing was found."""
+    """`stop`: a stop token; `length`: `max_new_tokens` reached; `no documents`: nothing is indexed or was found."""
     tokens: int
     """Answer tokens generated, the stop token not counted."""
 
@@ -119,3 +119,32 @@ class IndexReport:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""
         return asdict(self) | {"skipped": [item._asdict() for item in self.skipped]}
+
+
+@dataclass
+class StoreReport:
+    """What `Engine.verify` found after reading everything."""
+
+    pages: int = 0
+    """Stored states that are exactly as written."""
+    bytes: int = 0
+    damaged: list[str] = field(default_factory=list)
+    """Stored states that failed their check, with the reason; set aside, computed again when next needed."""
+    catalogue: list[str] = field(default_factory=list)
+    """What is wrong with the catalogue of documents and chunks."""
+    chunks: int = 0
+    without_state: int = 0
+    """Chunks whose state is not stored: not prefilled yet, evicted or damaged; queries compute them."""
+    orphans: list[str] = field(default_factory=list)
+    """Temporary files of processes that were killed; removed at the next opening."""
+    foreign: list[str] = field(default_factory=list)
+    """Files in the store's folder that are not its own; never read."""
+
+    @property
+    def clean(self) -> bool:
+        """Nothing is damaged. Chunks without a state, orphans and foreign files do no harm."""
+        return not self.damaged and not self.catalogue
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-ready values."""
+        return asdict(self) | {"clean": self.clean}

@@ -79,7 +79,32 @@ def make_tiny_checkpoint(kind: str, folder: Path, seed: int = 0) -> Path:
             if parameter.dim() >= 2 and "embed" not in name:
                 parameter.mul_(4)
     model.save_pretrained(folder)
+    make_tiny_tokenizer(folder)
     return folder
+
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def make_tiny_tokenizer(folder: Path) -> None:
+    """Saves a byte-level tokenizer of 256 bytes and a few control tokens: small, and complete for any text."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<|endoftext|>": 0, "<|im_end|>": 1, "<|im_start|>": 2}
+    vocabulary |= {symbol: index for index, symbol in enumerate(alphabet, len(vocabulary))}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in ("<|endoftext|>", "<|im_end|>", "<|im_start|>")])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=CHAT_TEMPLATE
+    )
+    fast.save_pretrained(folder)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from linearkv.models.adapter import GDNModel
 from linearkv.models.generation import Sampling
+from linearkv.models.identify import identify
 from linearkv.models.loading import load_model
 
-__all__ = ["GDNModel", "Sampling", "load_model"]
+__all__ = ["GDNModel", "Sampling", "identify", "load_model"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from linearkv.compose import compose
+from linearkv.composition import compose
 from linearkv.errors import LinearKVError
 from linearkv.models.capture import Capture
 from linearkv.models.generation import Sampling

@@ -1,0 +1,527 @@
+"""The engine: index documents once, answer from their chunks in any order.
+
+One query, step by step: retrieve (`linearkv.retrieval`), identify and restore (`linearkv.state_cache`), compose
+(`linearkv.composition`), prefill the question and decode (`linearkv.models`).
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from linearkv.answers import Answer, CacheUse, IndexReport, SkippedFile, Source, StoreReport, Timings
+from linearkv.cache import Hit, TieredStore, encode, open_pages
+from linearkv.composition import ORDERS, compose
+from linearkv.errors import LinearKVError, StoreMismatchError, StoreReadOnlyError
+from linearkv.identity import ModelIdentity, chunk_key, tokenizer_digest
+from linearkv.models import GDNModel, Sampling, identify, load_model
+from linearkv.prompt import PromptFormat
+from linearkv.retrieval import Embedder, Retriever
+from linearkv.retrieval import Hit as Found
+from linearkv.settings import Settings
+from linearkv.state_cache import ChunkTokens, StateCache
+from linearkv.states import Context
+from linearkv.tenants import destroy_tenant, open_tenant
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with (stage, done, total); total is None where it is not known."""
+
+DEFAULT_ORDER = "bidirectional"
+CONDITIONING = ("prefix", "none")
+MODES = ("composed", "full")
+
+_CANARY_TOKENS = 24
+_CANARY_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
+
+
+class Engine:
+    """A store, a model and what lies between them. Open with `Engine.open`; use as a context manager or `close()`.
+
+    Attributes:
+        model: the loaded model.
+        prompt: how its prompts are written.
+        states: chunk states by identity.
+        settings: what it was opened with.
+    """
+
+    def __init__(
+        self,
+        model: GDNModel,
+        prompt: PromptFormat,
+        retriever: Retriever,
+        states: StateCache,
+        settings: Settings,
+        store: Path,
+        tenant: str,
+    ) -> None:
+        self.model = model
+        self.prompt = prompt
+        self.states = states
+        self.settings = settings
+        self.store = store
+        self.tenant = tenant
+        self._retriever = retriever
+        self._prefix = model.prefill_prefix(prompt.prefix_ids)
+
+    @classmethod
+    def open(
+        cls,
+        store: str | Path,
+        model: str | Path | GDNModel = "reference",
+        *,
+        tenant: str = "default",
+        secret: bytes | None = None,
+        conditioning: str = "prefix",
+        tokenizer: str | Path | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        read_only: bool | None = None,
+        settings: Settings | None = None,
+    ) -> "Engine":
+        """Opens a store, making it on first use.
+
+        Args:
+            store: folder of the store.
+            model: `"reference"`, a checkpoint folder, or a model from `load_model`.
+            tenant: whose documents and states; tenants of one store share nothing.
+            secret: 32 bytes that key the tenant's states, to be given every time; None lets the store keep one.
+            conditioning: `prefix`, chunks prefilled behind the system prompt (one chunk is exact); or `none`, chunks
+                prefilled from nothing, whose states serve any system prompt.
+            tokenizer: folder of the tokenizer; the model's own by default.
+            device, dtype: see `load_model`.
+            read_only: never write. None decides by whether the folder is writable.
+            settings: see `Settings`; by default from the environment.
+
+        Raises:
+            UnsupportedModelError: the model or tokenizer cannot be served.
+            StoreMismatchError: the store was made with another embedding model or secret, or the model no longer
+                computes what it did.
+            StoreReadOnlyError: the store does not exist and cannot be made.
+        """
+        if conditioning not in CONDITIONING:
+            raise ValueError(f"unknown conditioning {conditioning!r}: expected one of {', '.join(CONDITIONING)}")
+        settings = settings or Settings()
+        store = Path(store)
+        if read_only is None:
+            read_only = store.exists() and not _writable(store)
+            if read_only:
+                _log.warning("%s is not writable: answering from it, keeping nothing new", store)
+        opened = open_tenant(store, tenant, secret=secret, create=not read_only)
+
+        if not isinstance(model, GDNModel):
+            model = load_model(model, device=device, dtype=dtype)
+        folder = Path(tokenizer) if tokenizer is not None else model.folder
+        if folder is None:
+            raise LinearKVError("a model that was loaded elsewhere brings no tokenizer: pass tokenizer=<folder>")
+        prompt = PromptFormat(folder, model.vocab_size, settings.system_prompt)
+        retriever = Retriever(
+            opened.folder / "index",
+            Embedder(settings.embedder),
+            prompt.count_tokens,
+            settings.chunk_tokens,
+            tokenizer=tokenizer_digest(folder),
+            mode="ro" if read_only else "rw",
+        )
+        pages = open_pages(
+            opened.folder,
+            opened.secret,
+            memory_bytes=settings.memory_budget,
+            disk_bytes=settings.disk_budget,
+            read_only=read_only,
+        )
+        identity = identify(model)
+        _check_canary(model, identity, pages, opened.secret)
+        conditioned = conditioning == "prefix"
+        states = StateCache(
+            model,
+            identity,
+            pages,
+            opened.secret,
+            model.prefill_prefix(prompt.prefix_ids) if conditioned else model.empty_prefix(),
+            conditioned=conditioned,
+            policy=settings.storage,
+            batch_tokens=settings.batch_tokens,
+        )
+        return cls(model, prompt, retriever, states, settings, store, tenant)
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends background work and closes the store. What was acknowledged is on disk already."""
+        self._retriever.close()
+        self.states.pages.close()
+
+    def index(
+        self,
+        paths: str | Path | Iterable[str | Path],
+        *,
+        reembed: bool = False,
+        progress: Progress | None = None,
+    ) -> IndexReport:
+        """Brings the store in step with files and folders, and prefills every chunk that has no state yet.
+
+        Only what changed by content is read, embedded and prefilled. A run that was interrupted goes on where it was.
+
+        Args:
+            paths: documents and folders; what vanished from them is removed, other documents stay.
+            reembed: accept a store of another embedding model, and embed all of it again.
+            progress: called as work goes on.
+
+        Raises:
+            StoreLockedError: another process is indexing into this store.
+            StoreReadOnlyError, StoreMismatchError, StoreFullError: each says what to do.
+        """
+        started = time.monotonic()
+        with self._retriever.writing():
+            synced = self._retriever.sync(
+                paths,
+                follow_outside=self.settings.follow_outside,
+                max_bytes=self.settings.max_document_bytes,
+                reembed=reembed,
+                progress=None if progress is None else lambda p: progress("reading", p.files_done, p.files),
+            )
+            done = 0
+
+            def count(chunks: int) -> None:
+                nonlocal done
+                done += chunks
+                if progress is not None:
+                    progress("prefilling", done, synced.chunks)
+
+            filled = self.states.fill(map(self._chunk_tokens, self._retriever.iter_chunks()), count)
+            if synced.removed or synced.updated:
+                self._drop_states_of_removed_text()
+        return IndexReport(
+            documents=synced.documents,
+            chunks=synced.chunks,
+            added=synced.added,
+            unchanged=synced.unchanged,
+            updated=synced.updated,
+            renamed=synced.renamed,
+            removed=synced.removed,
+            skipped=[SkippedFile(item.path, item.reason) for item in synced.skipped],
+            notes=[f"{note.path}: {note.text}" for note in synced.notes],
+            prefilled=filled.prefilled,
+            reused=filled.present,
+            not_stored=filled.not_stored,
+            seconds=time.monotonic() - started,
+        )
+
+    def query(self, question: str, k: int = 6, **options: Any) -> Answer:
+        """Answers a question from its `k` best chunks. Options as for `stream`."""
+        stream = self.stream(question, k, **options)
+        for _ in stream:
+            pass
+        return stream.answer
+
+    def stream(
+        self,
+        question: str,
+        k: int = 6,
+        *,
+        order: str = "auto",
+        pivot: int = 0,
+        mode: str = "composed",
+        where: dict[str, Any] | None = None,
+        max_new_tokens: int = 64,
+        sampling: Sampling | str | None = None,
+    ) -> "AnswerStream":
+        """Answers piece by piece; after the last piece, `.answer` is the whole `Answer`.
+
+        Args:
+            question: any text; nothing in it is an operator or a control token.
+            k: number of chunks; fewer are used where fewer are found.
+            order: `sequential`, `bidirectional`, `cyclic`, or `auto` (bidirectional).
+            pivot: the best `pivot` chunks are put last and prefilled for real from the composed state.
+            mode: `composed`, or `full`: the same prompt, prefilled for real from its first token.
+            where: only documents with this metadata, see `Retriever.search`.
+            max_new_tokens: longest answer.
+            sampling: greedy by default; a `Sampling`, or `"checkpoint"` for the checkpoint's generation config.
+
+        Raises:
+            LinearKVError: nothing is indexed, an empty question, or a prompt longer than the model's positions.
+            ValueError: an unknown order or mode, k < 1, pivot < 0.
+        """
+        if order != "auto" and order not in ORDERS:
+            raise ValueError(f"unknown order {order!r}: expected auto, {', '.join(ORDERS)}")
+        if mode not in MODES:
+            raise ValueError(f"unknown mode {mode!r}: expected one of {', '.join(MODES)}")
+        if pivot < 0:
+            raise ValueError(f"pivot is {pivot}; it counts chunks")
+        if isinstance(sampling, str):
+            if sampling != "checkpoint":
+                raise ValueError(f"unknown sampling {sampling!r}: expected a Sampling or 'checkpoint'")
+            sampling = self.prompt.checkpoint_sampling()
+        order = DEFAULT_ORDER if order == "auto" else order
+        started = time.perf_counter()
+        question_ids = self.prompt.question_ids(question)
+        if not self._retriever.store.counts()["chunks"]:
+            raise LinearKVError(
+                f"nothing is indexed in {self.store} for tenant {self.tenant!r}: run linearkv index first"
+            )
+        found = self._retriever.search(question, k, where=where)
+        retrieve_s = time.perf_counter() - started
+        plan = _Plan(found, min(pivot, len(found)), order, mode)
+        return AnswerStream(self, plan, question_ids, retrieve_s, max_new_tokens, sampling or Sampling())
+
+    def remove(self, paths: str | Sequence[str]) -> int:
+        """Removes documents, by their paths as shown in sources, and their states; returns how many went.
+
+        They come back with the next `index` of their folder if the files are still there.
+        """
+        with self._retriever.writing():
+            removed = self._retriever.remove([paths] if isinstance(paths, str) else paths)
+            if removed:
+                self._drop_states_of_removed_text()
+        return removed
+
+    def stats(self) -> dict[str, Any]:
+        """Documents, chunks, and per tier its pages, bytes, budget, hits and misses; JSON-ready."""
+        return {
+            "store": str(self.store),
+            "tenant": self.tenant,
+            "model": str(self.model.folder) if self.model.folder is not None else type(self.model.hf).__name__,
+            "device": str(self.model.device),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "storage": self.settings.storage,
+            **self._retriever.store.counts(),
+            "tiers": [vars(tier) for tier in self.states.pages.stat()],
+        }
+
+    def verify(self, progress: Progress | None = None) -> StoreReport:
+        """Reads and checks every stored state and the catalogue. Damaged states are set aside, and computed again when
+        they are next needed."""
+        pages = self.states.pages.verify(
+            None if progress is None else lambda done, total: progress("checking", done, total)
+        )
+        chunks = list(self._retriever.iter_chunks())
+        present = self.states.pages.contains([self.states.key(self._chunk_tokens(chunk).token_ids) for chunk in chunks])
+        return StoreReport(
+            pages=pages.pages,
+            bytes=pages.bytes,
+            damaged=[f"{key}: {reason}" for key, reason in pages.damaged],
+            catalogue=self._retriever.store.verify(),
+            chunks=len(chunks),
+            without_state=len(chunks) - len(present),
+            orphans=pages.orphans,
+            foreign=pages.foreign,
+        )
+
+    def _chunk_tokens(self, chunk: Any) -> ChunkTokens:
+        return ChunkTokens(chunk.content_hash, self.prompt.chunk_ids(chunk.rendered))
+
+    def _drop_states_of_removed_text(self) -> None:
+        """Removes states, of whatever model, whose text is in no document any more."""
+        live = {self.states.tag(content_hash) for content_hash in self._retriever.live_hashes()}
+        self.states.drop_unless(live)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Which chunks stand where in the prompt, and how the state before the question comes about."""
+
+    found: list[Found]
+    pivot: int
+    order: str
+    mode: str
+
+    @property
+    def in_prompt_order(self) -> list[Found]:
+        """Best first; pivot chunks last, the best of them at the very end."""
+        return [*self.found[self.pivot :], *reversed(self.found[: self.pivot])]
+
+    @property
+    def name(self) -> str:
+        if self.mode == "full":
+            return "full"
+        return f"{self.order}_pivot{self.pivot}" if self.pivot else self.order
+
+
+class AnswerStream(Iterator[str]):
+    """The pieces of an answer as they are generated. `answer` is there once they are used up."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        plan: _Plan,
+        question_ids: list[int],
+        retrieve_s: float,
+        max_new_tokens: int,
+        sampling: Sampling,
+    ) -> None:
+        self._engine = engine
+        self._plan = plan
+        self._question_ids = question_ids
+        self._retrieve_s = retrieve_s
+        self._max_new_tokens = max_new_tokens
+        self._sampling = sampling
+        self._answer: Answer | None = None
+        self._pieces = self._run()
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    @property
+    def answer(self) -> Answer:
+        """The whole answer; LinearKVError before the last piece was taken."""
+        if self._answer is None:
+            raise LinearKVError("the answer is not complete: take all pieces of the stream first")
+        return self._answer
+
+    def _run(self) -> Iterator[str]:
+        engine, plan = self._engine, self._plan
+        found = plan.in_prompt_order
+        if not found:
+            self._finish([], "no documents", CacheUse(0, 0, 0, 0, 0), (0.0, 0.0, 0.0, 0.0))
+            return
+        started = time.perf_counter()
+        chunks = [engine._chunk_tokens(hit) for hit in found]
+        self._check_length(chunks)
+        if plan.mode == "full":
+            context, cache, restored_at = (
+                engine.model.empty_context(),
+                _full_use(engine, chunks, self._question_ids),
+                started,
+            )
+            tail = [*engine.prompt.prefix_ids, *chain.from_iterable(c.token_ids for c in chunks), *self._question_ids]
+        else:
+            stored = chunks[: len(chunks) - plan.pivot]
+            restored = engine.states.restore(stored)
+            restored_at = time.perf_counter()
+            context = compose(engine._prefix, restored.states, plan.order)
+            pivot_ids = list(chain.from_iterable(c.token_ids for c in chunks[len(stored) :]))
+            tail = [*pivot_ids, *self._question_ids]
+            cache = _composed_use(context, stored, restored, plan.pivot, len(tail))
+        composed_at = time.perf_counter()
+
+        ids: list[int] = []
+        sent = 0
+        first_at = composed_at
+        for token in engine.model.stream(
+            context, tail, self._max_new_tokens, stop=tuple(engine.prompt.stop_ids), sampling=self._sampling
+        ):
+            if not ids:
+                first_at = time.perf_counter()
+            ids.append(token)
+            text = engine.prompt.decode(ids)
+            # A character of several tokens decodes to a replacement mark until its last token is there.
+            if len(text) > sent and not text.endswith("\ufffd"):
+                yield text[sent:]
+                sent = len(text)
+        ended = time.perf_counter()
+        if not ids:
+            first_at = ended
+        rest = engine.prompt.decode(ids)[sent:]
+        finish = "length" if len(ids) == self._max_new_tokens else "stop"
+        self._finish(
+            ids,
+            finish,
+            cache,
+            (restored_at - started, composed_at - restored_at, first_at - composed_at, ended - first_at),
+        )
+        if rest:
+            yield rest
+
+    def _finish(self, ids: list[int], finish: str, cache: CacheUse, seconds: tuple[float, float, float, float]) -> None:
+        restore_s, compose_s, prefill_s, decode_s = seconds
+        self._answer = Answer(
+            text=self._engine.prompt.decode(ids).strip(),
+            sources=[_source(hit, position) for position, hit in enumerate(self._plan.in_prompt_order)],
+            cache=cache,
+            timings=Timings(
+                retrieve_s=self._retrieve_s,
+                restore_s=restore_s,
+                compose_s=compose_s,
+                prefill_s=prefill_s,
+                ttft_s=self._retrieve_s + restore_s + compose_s + prefill_s,
+                decode_s=decode_s,
+            ),
+            mode=self._plan.name,
+            finish=finish,
+            tokens=len(ids),
+        )
+
+    def _check_length(self, chunks: list[ChunkTokens]) -> None:
+        engine = self._engine
+        length = len(engine.prompt.prefix_ids) + sum(len(c.token_ids) for c in chunks) + len(self._question_ids)
+        limit = engine.model.config.max_position_embeddings
+        if length + self._max_new_tokens > limit:
+            raise LinearKVError(
+                f"a prompt of {length} tokens and an answer of {self._max_new_tokens} do not fit the model's {limit} "
+                f"positions: ask for fewer chunks (k={len(chunks)}) or index with smaller ones"
+            )
+
+
+def _composed_use(context: Context, stored: list[ChunkTokens], restored: Any, pivot: int, tail: int) -> CacheUse:
+    tiers = {tier: restored.tiers.count(tier) for tier in dict.fromkeys(restored.tiers)}
+    if pivot:
+        tiers["pivot"] = pivot
+    recomputed = sum(
+        len(chunk.token_ids) for chunk, tier in zip(stored, restored.tiers, strict=True) if tier == "prefilled"
+    )
+    return CacheUse(
+        chunks=len(stored) + pivot,
+        hits=len(stored) - tiers.get("prefilled", 0),
+        reused_tokens=context.length - recomputed,
+        computed_tokens=recomputed + tail,
+        bytes_loaded=restored.bytes_loaded,
+        tiers=tiers,
+        damaged=restored.damaged,
+    )
+
+
+def _full_use(engine: Engine, chunks: list[ChunkTokens], question_ids: list[int]) -> CacheUse:
+    computed = len(engine.prompt.prefix_ids) + sum(len(chunk.token_ids) for chunk in chunks) + len(question_ids)
+    return CacheUse(len(chunks), 0, 0, computed, 0, {"full": len(chunks)})
+
+
+def _source(hit: Found, position: int) -> Source:
+    return Source(
+        document=hit.path,
+        heading=hit.heading,
+        score=hit.score,
+        position=position,
+        text=hit.text,
+        chunk_id=hit.chunk_id,
+        line_start=hit.line_start,
+        line_end=hit.line_end,
+        also_in=tuple(hit.also_in),
+    )
+
+
+def _check_canary(model: GDNModel, identity: ModelIdentity, pages: TieredStore, secret: bytes) -> None:
+    """A fixed prompt's logits, kept in the store, must be what the model computes today.
+
+    The identity covers everything known to shape a state; the canary covers the rest: a broken library, memory or disk.
+    """
+    ids = [token * 7 % model.vocab_size for token in range(_CANARY_TOKENS)]
+    key = chunk_key(secret, identity, prefix_token_ids=None, chunk_token_ids=ids, storage_policy="fp32", kind="canary")
+    logits = model.logits(model.empty_context(), ids)[-1].cpu()
+    found = pages.get([key])[key]
+    if not isinstance(found, Hit):
+        pages.put([encode(key, {"logits": logits}, secret=secret, kind="canary")])
+        return
+    kept = found.page.tensors["logits"]
+    error = float((logits - kept).norm() / kept.norm())
+    if not error <= _CANARY_TOLERANCE.get(model.dtype, 5e-2):
+        raise StoreMismatchError(
+            f"the model answers differently from when this store was made, though its files, configuration and versions "
+            f"are the same: the canary prompt's logits are off by {error:.2g}. States made then do not fit. "
+            f"Check the machine and its libraries (linearkv doctor), or index into a new store"
+        )
+
+
+def _writable(folder: Path) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK)

@@ -1,0 +1,183 @@
+"""Chunk states by identity: look them up, prefill what is missing, keep it for next time."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from linearkv.cache import Hit, NotStored, PageStore, encode
+from linearkv.identity import ModelIdentity, chunk_key
+from linearkv.models import GDNModel
+from linearkv.states import ChunkState, PrefixState
+from linearkv.storage import pack, unpack
+
+
+class ChunkTokens(NamedTuple):
+    """A chunk as the model reads it."""
+
+    content_hash: str
+    """Of the chunk's text; ties a stored state to the catalogue, so that removed text takes its states along."""
+    token_ids: Sequence[int]
+
+
+@dataclass
+class Restored:
+    """States of the chunks asked for, in order, and where each came from."""
+
+    states: list[ChunkState]
+    tiers: list[str]
+    """Per chunk: `memory`, `disk` or `prefilled`."""
+    bytes_loaded: int = 0
+    damaged: list[str] = field(default_factory=list)
+    not_stored: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Filled:
+    """What `StateCache.fill` did, in chunks."""
+
+    prefilled: int = 0
+    present: int = 0
+    not_stored: list[str] = field(default_factory=list)
+
+
+class StateCache:
+    """The states of one model, prefix and tenant, in a page store.
+
+    Every state that leaves this class has been through a page, also when it was just computed, so an answer does not
+    depend on whether its chunks were stored before.
+
+    Args:
+        model: computes what is missing.
+        identity: of `model`; with the tenant's `secret`, the prefix and the storage policy it makes the keys.
+        prefix: what chunks are prefilled behind; `model.empty_prefix()` for states that serve any prompt.
+        conditioned: whether the prefix is part of the identity.
+        policy: storage policy, see `linearkv.storage`.
+    """
+
+    def __init__(
+        self,
+        model: GDNModel,
+        identity: ModelIdentity,
+        pages: PageStore,
+        secret: bytes,
+        prefix: PrefixState,
+        *,
+        conditioned: bool,
+        policy: str,
+        batch_tokens: int,
+    ) -> None:
+        self.pages = pages
+        self._model = model
+        self._identity = identity
+        self._secret = secret
+        self._tag_key = blake3(secret, derive_key_context="LinearKV content tag 1").digest()
+        self._prefix = prefix
+        self._prefix_ids = prefix.token_ids.tolist() if conditioned else None
+        self._policy = policy
+        self._batch_tokens = batch_tokens
+
+    def key(self, token_ids: Sequence[int]) -> str:
+        """The identity of a chunk's state: 64 hex digits."""
+        return chunk_key(
+            self._secret,
+            self._identity,
+            prefix_token_ids=self._prefix_ids,
+            chunk_token_ids=token_ids,
+            storage_policy=self._policy,
+        )
+
+    def tag(self, content_hash: str) -> str:
+        """What a page says of the text it belongs to: tells nothing to who does not have the secret."""
+        return blake3(content_hash.encode(), key=self._tag_key).hexdigest()
+
+    def restore(self, chunks: Sequence[ChunkTokens]) -> Restored:
+        """States of `chunks`, from the fastest tier that has them; what is missing or damaged is prefilled and stored."""
+        keys = [self.key(chunk.token_ids) for chunk in chunks]
+        found = self.pages.get(list(dict.fromkeys(keys)))
+        restored = Restored(states=[], tiers=[])
+        missing: dict[str, ChunkTokens] = {}
+        for key, chunk in zip(keys, chunks, strict=True):
+            result = found[key]
+            if isinstance(result, Hit):
+                continue
+            if result.damaged and key not in missing:
+                restored.damaged.append(f"{key[:12]}: {result.reason}")
+            missing[key] = chunk
+        computed = self._prefill(missing, restored.not_stored)
+        for key in keys:
+            result = found[key]
+            if isinstance(result, Hit):
+                restored.states.append(unpack(result.page.tensors))
+                restored.tiers.append(result.tier)
+                restored.bytes_loaded += result.bytes_loaded
+            else:
+                restored.states.append(computed[key])
+                restored.tiers.append("prefilled")
+        return restored
+
+    def fill(
+        self, chunks: Iterable[ChunkTokens], on_progress: Callable[[int], None] | None = None, group: int = 64
+    ) -> Filled:
+        """Prefills and stores every chunk whose state is not in the store; each group is durable before the next.
+
+        Args:
+            on_progress: called with the number of chunks done since the last call.
+            group: chunks looked up, prefilled and written together: bounds memory, and what an interruption costs.
+        """
+        filled = Filled()
+        remaining = iter(chunks)
+        while some := list(islice(remaining, group)):
+            wanted = {self.key(chunk.token_ids): chunk for chunk in some}
+            present = self.pages.contains(wanted)
+            missing = {key: chunk for key, chunk in wanted.items() if key not in present}
+            for part in _by_tokens(missing, self._batch_tokens):
+                self._prefill(part, filled.not_stored)
+                if on_progress is not None:
+                    on_progress(len(part))
+            filled.prefilled += len(missing)
+            filled.present += len(some) - len(missing)
+            if on_progress is not None:
+                on_progress(len(some) - len(missing))
+        return filled
+
+    def drop_unless(self, live_tags: set[str]) -> int:
+        """Removes stored states whose text is not among `live_tags` (see `tag`); returns how many went."""
+        dead = [key for key, metadata in self.pages.metadata() if metadata.get("content", "") not in live_tags | {""}]
+        return self.pages.delete(dead)
+
+    def _prefill(self, missing: dict[str, ChunkTokens], not_stored: list[str]) -> dict[str, ChunkState]:
+        if not missing:
+            return {}
+        states = self._model.prefill_chunks(
+            self._prefix, [chunk.token_ids for chunk in missing.values()], batch_tokens=self._batch_tokens
+        )
+        pages = [
+            encode(
+                key,
+                pack(state, self._model.layer_types, self._policy),
+                secret=self._secret,
+                metadata={"content": self.tag(chunk.content_hash)},
+            )
+            for (key, chunk), state in zip(missing.items(), states, strict=True)
+        ]
+        for result in self.pages.put(pages).values():
+            if isinstance(result, NotStored) and result.reason not in not_stored:
+                not_stored.append(result.reason)
+        return {page.key: unpack(page.tensors) for page in pages}
+
+
+def _by_tokens(chunks: dict[str, ChunkTokens], budget: int) -> Iterator[dict[str, ChunkTokens]]:
+    """Splits `chunks` so that no part holds many more than `budget` tokens: bounds the states held at a time."""
+    part: dict[str, ChunkTokens] = {}
+    tokens = 0
+    for key, chunk in chunks.items():
+        if part and tokens + len(chunk.token_ids) > budget:
+            yield part
+            part, tokens = {}, 0
+        part[key] = chunk
+        tokens += len(chunk.token_ids)
+    if part:
+        yield part
