@@ -18,7 +18,7 @@ import torch
 from linearkv.answers import Answer, CacheUse, IndexReport, SkippedFile, Source, StoreReport, Timings
 from linearkv.cache import Hit, TieredStore, encode, open_pages
 from linearkv.composition import ORDERS, compose
-from linearkv.errors import LinearKVError, StoreMismatchError, StoreReadOnlyError
+from linearkv.errors import LinearKVError, StoreMismatchError
 from linearkv.identity import ModelIdentity, chunk_key, tokenizer_digest
 from linearkv.models import GDNModel, Sampling, identify, load_model
 from linearkv.prompt import PromptFormat
@@ -27,7 +27,7 @@ from linearkv.retrieval import Hit as Found
 from linearkv.settings import Settings
 from linearkv.state_cache import ChunkTokens, StateCache
 from linearkv.states import Context
-from linearkv.tenants import destroy_tenant, open_tenant
+from linearkv.tenants import open_tenant
 
 _log = logging.getLogger(__name__)
 
@@ -517,8 +517,8 @@ def _check_canary(model: GDNModel, identity: ModelIdentity, pages: TieredStore, 
     error = float((logits - kept).norm() / kept.norm())
     if not error <= _CANARY_TOLERANCE.get(model.dtype, 5e-2):
         raise StoreMismatchError(
-            f"the model answers differently from when this store was made, though its files, configuration and versions "
-            f"are the same: the canary prompt's logits are off by {error:.2g}. States made then do not fit. "
+            f"the model answers differently from when this store was made, though its files, configuration and "
+            f"versions are the same: the canary prompt's logits are off by {error:.2g}. States made then do not fit. "
             f"Check the machine and its libraries (linearkv doctor), or index into a new store"
         )
 

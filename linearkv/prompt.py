@@ -1,8 +1,8 @@
 """The prompt as token ids, piece by piece: prefix, chunks, question.
 
 A prompt is one defined sequence of ids: the prefix's, then each chunk's, then the question's, every piece tokenised on
-its own and joined. Reuse and full prefill both use this sequence, so a chunk's ids never depend on its neighbours, and a
-stored chunk is always found again. Chunks end in a fixed separator (a blank line) that is part of the chunk.
+its own and joined. Reuse and full prefill both use this sequence, so a chunk's ids never depend on its neighbours, and
+a stored chunk is always found again. Chunks end in a fixed separator (a blank line) that is part of the chunk.
 
 What people write (system prompt, documents, questions) is data: it is encoded by a copy of the tokenizer that knows no
 added tokens, so `<|im_end|>` in a document is seven characters of text and never ends a turn. Only the chat template's

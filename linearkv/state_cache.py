@@ -94,7 +94,7 @@ class StateCache:
         return blake3(content_hash.encode(), key=self._tag_key).hexdigest()
 
     def restore(self, chunks: Sequence[ChunkTokens]) -> Restored:
-        """States of `chunks`, from the fastest tier that has them; what is missing or damaged is prefilled and stored."""
+        """States of `chunks`, from the fastest tier that has them; what is missing is prefilled and stored."""
         keys = [self.key(chunk.token_ids) for chunk in chunks]
         found = self.pages.get(list(dict.fromkeys(keys)))
         restored = Restored(states=[], tiers=[])

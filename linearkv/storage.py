@@ -1,7 +1,8 @@
 """Storage policies: how a chunk state becomes the tensors of a page, and what precision that keeps.
 
 `fp32` is exact. `fp16` (the default) halves the bytes at a relative error of about 2e-4 in the composed state; a
-layer's tensor that would overflow stays float32. Keys, values and convolution tails keep the model's own dtype under both.
+layer's tensor that would overflow stays float32. Keys, values and convolution tails keep the model's own dtype under
+both.
 """
 
 from collections.abc import Mapping, Sequence
