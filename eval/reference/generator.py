@@ -552,6 +552,7 @@ class ContextMaker:
                     continue
                 fact = rng.choice(others)
                 surface = rng.choice(up).replace("{k}", bridge.entity.noun).replace("{v}", bridge.value)
+                surface = surface.replace("the a ", "the ").replace("the an ", "the ")
             yield self.ask(fact, rng, surface), accepted_answers(fact.value), (bridge.chunk, fact.chunk)
 
     def unanswerable(self, context: Context, rng: random.Random) -> str | None:
