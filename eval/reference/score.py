@@ -2,8 +2,8 @@
 
     python -m linearkv.eval.reference.score --questions 500 --hops 1 --out eval/results/reference_orders_1hop.json
 
-Every mode answers the same questions with the same chunks in the same permutations, greedily. Chunks are prefilled behind
-the product's own prefix and stored as the product stores them.
+Every mode answers the same questions with the same chunks in the same permutations, greedily. Chunks are prefilled
+behind the product's own prefix and stored as the product stores them.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from linearkv.eval.metrics import exact_match, mean_interval, retention_interval
 from linearkv.eval.reference.generator import HeldOut, Question
 from linearkv.models import GDNModel, load_model
 from linearkv.prompt import PromptFormat
-from linearkv.retrieval import render
+from linearkv.retrieval.chunker import render
 from linearkv.storage import pack, unpack
 
 MODES = ("full", "sequential", "bidirectional", "cyclic")

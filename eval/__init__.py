@@ -1,0 +1,1 @@
+"""Quality evaluation and benchmarks; uses only the public API."""
