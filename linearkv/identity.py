@@ -32,7 +32,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from linearkv.cache.pages import FORMAT_VERSION, SECRET_BYTES
+from linearkv.cache.pages import FORMAT_VERSION, SECRET_BYTES, raw_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -237,7 +237,7 @@ def _hash_tensor(hasher: Any, name: str, tensor: Tensor) -> None:
     if tensor.numel():
         raw = tensor.contiguous().reshape(-1).view(torch.uint8)
         for piece in raw.split(_PIECE_BYTES):
-            hasher.update(memoryview(piece.cpu().numpy()))
+            hasher.update(raw_bytes(piece.cpu()))
 
 
 def digest_folder(
@@ -327,7 +327,8 @@ class _DigestCache:
         if path is not None:
             with suppress(OSError, ValueError):  # missing, unreadable or damaged: digests are computed again
                 loaded = json.loads(path.read_bytes())
-                self._digests = {str(key): value for key, value in loaded.items() if isinstance(value, str)}
+                if isinstance(loaded, dict):
+                    self._digests = {key: value for key, value in loaded.items() if isinstance(value, str)}
 
     def of(self, path: Path, progress: Callable[[int], None] | None) -> tuple[int, str]:
         """(size, digest) of a file."""

@@ -8,6 +8,9 @@ The tenant's folder is named by a hash of its name, so a name can neither leave 
 (who guesses a name can confirm it). A folder appears together with its secret by one rename, so there is never a folder
 without a secret unless somebody removed it, and two processes that open a new tenant at once agree on one secret.
 
+A secret that others may write is refused: they could put in one of their own and forge pages. One that others may read
+is used with a warning, because a store may be shared for reading on purpose.
+
 Pages are not encrypted. The secret proves who wrote them and hides what they are of; keeping their bytes from others is
 the work of file permissions (tenant folders have mode 0700) and of disk encryption.
 """
@@ -15,6 +18,7 @@ the work of file permissions (tenant folders have mode 0700) and of disk encrypt
 import errno
 import logging
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -129,8 +133,13 @@ def destroy_tenant(store: Path | str, name: str) -> bool:
             f"Tenant {name!r} could not be destroyed: {folder.parent} is not writable ({error.strerror})."
         ) from error
     _sync(folder.parent)
-    (doomed / _SECRET).unlink(missing_ok=True)
-    shutil.rmtree(doomed, ignore_errors=True)
+    try:
+        (doomed / _SECRET).unlink(missing_ok=True)
+        shutil.rmtree(doomed)
+    except OSError as error:
+        raise StoreReadOnlyError(
+            f"Tenant {name!r} is gone, but some of its files remain in {doomed}: {error.strerror}. Remove that folder."
+        ) from error
     _clean(folder.parent)
     return True
 
@@ -221,9 +230,11 @@ def _read(path: Path, mark: str) -> bytes | None:
             f"{path} cannot be read by user id {os.geteuid()} ({error.strerror}). Run as the owner of the store, or "
             f"give the secret: secret=…."
         ) from error
-    with os.fdopen(descriptor, "rb") as file:
-        mode = os.fstat(file.fileno()).st_mode
-        content = file.read(4096) if stat.S_ISREG(mode) else b""
+    try:
+        mode = os.fstat(descriptor).st_mode
+        content = os.read(descriptor, 4096) if stat.S_ISREG(mode) else b""
+    finally:
+        os.close(descriptor)
     if mode & 0o022:
         # Who can write it can put in a secret of his own and then forge pages.
         raise TenantSecretError(f"{path} can be written by others (mode {mode & 0o777:04o}). Run: chmod 600 '{path}'")
@@ -232,14 +243,13 @@ def _read(path: Path, mark: str) -> bytes | None:
         _log.warning(
             "%s can be read by others (mode %04o). Unless that is meant: chmod 600 '%s'", path, mode & 0o777, path
         )
-    text, _, checksum = content.decode("ascii", "replace").rstrip("\n").rpartition(" ")
-    found, _, digits = text.partition(" ")
-    if found != mark or checksum != blake3(text.encode()).hexdigest(length=8) or len(digits) != 2 * SECRET_BYTES:
+    line = re.fullmatch(rb"((\S+) ([0-9a-f]{64})) ([0-9a-f]{16})\n", content)
+    if not line or line[2] != mark.encode() or line[4].decode() != blake3(line[1]).hexdigest(length=8):
         raise TenantSecretError(
             f"{path} is damaged ({len(content)} bytes). Restore it from a backup; if there is none, destroy the tenant "
             f"and index again. It is not replaced, because no page could be used with a new one."
         )
-    return bytes.fromhex(digits)
+    return bytes.fromhex(line[3].decode())
 
 
 def _clean(folder: Path) -> None:

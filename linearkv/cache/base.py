@@ -53,7 +53,7 @@ class TierStat:
     tier: str
     pages: int = 0
     bytes: int = 0
-    """Held now: bytes of memory, or what the files take on disk (the larger of their length and their blocks)."""
+    """Held now: bytes of memory, or of the blocks that the files take on disk."""
     budget: int | None = None
     """`bytes` is kept at or below it; None is unlimited."""
     hits: int = 0

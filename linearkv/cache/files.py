@@ -11,8 +11,8 @@ What it promises
   folder, synchronised, renamed, and the folder is synchronised.
 - Every read checks every byte (`linearkv.cache.pages`). What fails goes to quarantine and is a `Miss`; the caller
   computes the page again and the next put heals it.
-- Usage never exceeds the budget, and both usage and recency survive a restart: usage is what the files really take, the
-  larger of length and blocks; recency is the files' modification time, which we set.
+- Usage never exceeds the budget, and both usage and recency survive a restart: usage is the blocks that the
+  files really take; recency is the files' modification time, which we set.
 - Any number of processes may read and write one folder. Names change only by atomic rename, and files that vanish
   underneath are no error. With several writers the budget may be passed by the pages being written at that moment.
 
@@ -164,8 +164,10 @@ class FileStore:
             planned -= min(planned, sum(self._sizes.get(page.key, 0) for page in chosen))  # these are replaced
             self._make_room(planned, keep=batch)
             self._reserved += planned
+            # In the order given, whatever order the threads write in.
+            times = {page.key: self._now() for page in chosen}
         try:
-            written = list(self._map(lambda page: self._write(page, batch), chosen))
+            written = list(self._map(lambda page: self._write(page, times), chosen))
             # One synchronisation per folder makes all the names in it durable.
             unsafe = dict(self._map(self._sync_shard, {page.key[:2] for page in chosen}))
         finally:
@@ -236,6 +238,11 @@ class FileStore:
         StoreReadOnlyError
             A page is there and may not be removed. Whoever asked for its removal has to know.
         """
+        keys = list(keys)
+        if self._read_only and self.contains(keys):
+            raise StoreReadOnlyError(
+                f"{self.folder} was opened for reading, nothing can be removed. Open it for writing."
+            )
         removed = 0
         shards = set()
         with self._lock:
@@ -381,18 +388,18 @@ class FileStore:
 
     # ---- writing ------------------------------------------------------------------------------------------------
 
-    def _write(self, page: Page, keep: dict[str, Page]) -> Stored | NotStored:
-        """Write one page; on a full disk make room once and try again."""
+    def _write(self, page: Page, times: dict[str, int]) -> Stored | NotStored:
+        """Write one page of a call; on a full disk make room once and try again. `times`: key -> time of use."""
         try:
             try:
-                return self._write_file(page)
+                return self._write_file(page, times[page.key])
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
                 with self._lock:
                     self._trim_quarantine(0, 0)
-                    self._evict(_rounded(page.nbytes), keep)
-                return self._write_file(page)
+                    self._evict(_rounded(page.nbytes), times)
+                return self._write_file(page, times[page.key])
         except OSError as error:
             words = error.strerror or str(error)
             if error.errno in _FULL:
@@ -402,7 +409,7 @@ class FileStore:
                 return NotStored(f"read-only: {self.folder} is not writable ({words})")
             return NotStored(f"failed: {words}")
 
-    def _write_file(self, page: Page) -> Stored:
+    def _write_file(self, page: Page, used: int) -> Stored:
         """Temporary file, data, time, synchronise, rename. On any failure nothing is left behind."""
         path = self.path(page.key)
         self._make_folder(path.parent)
@@ -411,10 +418,10 @@ class FileStore:
         try:
             try:
                 self._write_all(descriptor, raw_bytes(page.buffer))
-                used = self._now()
                 os.utime(descriptor, ns=(used, used))
                 self._fsync(descriptor)
-                size = _on_disk(os.fstat(descriptor))
+                # Some file systems tell the blocks only later.
+                size = max(_on_disk(os.fstat(descriptor)), page.nbytes)
             finally:
                 os.close(descriptor)
             try:
@@ -427,6 +434,7 @@ class FileStore:
             raise
         with self._lock:
             self._remember(page.key, size, used)
+            self._stat.writable = True
         return Stored(size)
 
     def _write_all(self, descriptor: int, view: memoryview) -> None:
@@ -594,8 +602,9 @@ class FileStore:
             for key in [key for key in self._sizes if key[:2] == shard.name and key not in found]:
                 self._forget(key)
             for key, entry_stat in found.items():
-                # A time in the future (a clock set back) would keep a page for ever.
-                used = max(min(entry_stat.st_mtime_ns, now), self._used.get(key, 0))
+                # A time in the future (a clock set back) counts once as now, or it would keep the page for ever.
+                mtime = entry_stat.st_mtime_ns
+                used = max(mtime if mtime <= now else 0, self._used.get(key, 0)) or now
                 self._remember(key, _on_disk(entry_stat), used)
             if now - changed > _SETTLED_NS:
                 self._settled[shard.name] = changed
@@ -693,8 +702,11 @@ def _rounded(size: int) -> int:
 
 
 def _on_disk(found: os.stat_result) -> int:
-    """Bytes a file takes: the larger of its length and its blocks, so that neither `ls` nor `du` shows more."""
-    return max(found.st_size, found.st_blocks * 512)
+    """Bytes a file takes: its blocks, as `du` counts, or its length on file systems that do not tell.
+
+    Not the length alone: a damaged file of terabytes of holes takes nothing, and must not push out good pages.
+    """
+    return found.st_blocks * 512 or found.st_size
 
 
 def _tree_size(path: Path) -> int:

@@ -298,7 +298,7 @@ def decode(data: Tensor | Buffer, key: str, secret: bytes) -> Page:
         raise PageDamaged("its MAC does not match: the bytes were changed, or it was written with another secret")
     try:
         return _parse(buffer, 8 + length, json.loads(bytes(view[8 : 8 + length])), key)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, RuntimeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RuntimeError) as error:
         # The MAC matched, so our own secret sealed these bytes; still a page to refuse, not to crash on.
         raise PageDamaged(f"its header cannot be used: {error}") from error
 
