@@ -141,19 +141,21 @@ class _Chunker:
     def keep(self, first: int, last: int, heading: str, own: bool) -> None:
         """A chunk of the sections first..last-1 under the heading of their parent."""
         head = self.sections[first]
-        whole_subtree = all(section.level > head.level for section in self.sections[first + 1 : last])
-        if not own and whole_subtree:
-            self.keep_one(first, last)
-            return
-        start = head.body if own and heading else head.start
-        text = self.document.text
-        if own and last == first + 1 and heading and text[head.body : head.end].isspace() | (head.body == head.end):
-            # Only a heading, which every chunk below repeats.
-            below = self.sections[last] if last < len(self.sections) else None
-            if below is not None and below.level > head.level and self.heading(below.heading_path):
+        if own and heading and not self.document.text[head.body : head.end].strip():
+            # Only a heading. Whatever stands below repeats it, unless that has too long a path to show.
+            if last > first + 1:
+                self.keep(first + 1, last, heading, own=False)
                 return
-            start = head.start
-        self.cut(heading, start, self.sections[last - 1].end)
+            below = self.sections[last] if last < len(self.sections) else head
+            if below.level > head.level and self.heading(below.heading_path):
+                return
+            self.cut(heading, head.start, head.end)
+        elif own:
+            self.cut(heading, head.body if heading else head.start, self.sections[last - 1].end)
+        elif all(section.level > head.level for section in self.sections[first + 1 : last]):
+            self.keep_one(first, last)
+        else:
+            self.cut(heading, head.start, self.sections[last - 1].end)
 
     def keep_one(self, first: int, last: int | None = None) -> None:
         """A chunk of one section, or of a section with all below it, under its own heading."""

@@ -266,8 +266,9 @@ def _rst_sections(text: str) -> list[Section]:
 # ---- HTML and PDF ---------------------------------------------------------------------------------------------------
 
 
-def _missing(path: str, package: str) -> Skipped:
-    return Skipped(path, f"needs {package}: pip install 'linearkv[docs]'")
+def _missing(path: str, package: str, error: ImportError) -> Skipped:
+    broken = "" if isinstance(error, ModuleNotFoundError) else f" (it is there, but: {' '.join(str(error).split())})"
+    return Skipped(path, f"needs {package}: pip install 'linearkv[docs]'{broken}")
 
 
 def _declared_charset(data: bytes) -> str | None:
@@ -280,8 +281,8 @@ def _declared_charset(data: bytes) -> str | None:
 def _html(path: str, source: str, notes: list[str]) -> Document | Skipped:
     try:
         import trafilatura
-    except ImportError:
-        return _missing(path, "trafilatura")
+    except ImportError as error:
+        return _missing(path, "trafilatura", error)
     try:
         text = trafilatura.extract(
             source, output_format="markdown", include_tables=True, include_comments=False, favor_recall=True
@@ -302,8 +303,8 @@ def _html(path: str, source: str, notes: list[str]) -> Document | Skipped:
 def _pdf(path: str, data: bytes) -> Iterator[Item]:
     try:
         import pypdf
-    except ImportError:
-        yield _missing(path, "pypdf")
+    except ImportError as error:
+        yield _missing(path, "pypdf", error)
         return
     pages: list[str] = []
     notes: list[str] = []
