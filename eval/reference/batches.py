@@ -31,6 +31,7 @@ CURRICULUM = (
     (0.60, ((512, 1, 5, 0.12), (1024, 3, 10, 0.33), (1536, 4, 16, 0.55))),
     (1.01, ((512, 1, 5, 0.07), (1024, 3, 10, 0.2), (1536, 5, 16, 0.58), (2560, 8, 20, 0.15))),
 )
+ROW_LENGTHS_DIVIDE = 15360  # every row length divides it
 
 
 def bucket_at(fraction: float, rng: random.Random) -> tuple[int, int, int]:

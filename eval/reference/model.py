@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import Qwen3_5TextConfig
 
 BLOCK = 64
+EPSILON = 1e-6
 
 
 def reference_config(vocab_size: int, **overrides: Any) -> Qwen3_5TextConfig:
@@ -47,50 +48,34 @@ def reference_config(vocab_size: int, **overrides: Any) -> Qwen3_5TextConfig:
     return Qwen3_5TextConfig(**(settings | overrides))
 
 
-# Scan over blocks: S[n + 1] = decay[n] @ S[n] + write[n]. An operator of its own, so that compilation need not unroll it.
+# Only the scan over blocks, the attention and the short convolution depend on how tokens are cut into rows. Everything
+# else works on a flat list of tokens, so that one compilation serves rows of any length: the functions `_before_*` and
+# `_after_*` see a fixed number of tokens a step, and what lies between them runs as it is.
 
 
-@torch.library.custom_op("linearkv_reference::scan", mutates_args=())
-def scan(decay: Tensor, write: Tensor) -> Tensor:
-    """States before each block. decay [N, B, K, K], write [N, B, K, V] fp32 -> [N, B, K, V] fp32, the first one zero."""
-    states = torch.empty_like(write)
-    states[0] = 0
-    for n in range(write.shape[0] - 1):
-        torch.baddbmm(write[n], decay[n], states[n], out=states[n + 1])
-    return states
+class _Scan(torch.autograd.Function):
+    """States before each block: S[n + 1] = decay[n] @ S[n] + write[n], S[0] = 0.
 
+    decay [B, N, K, K], write [B, N, K, V] fp32 -> [B, N, K, V] fp32.
+    """
 
-@scan.register_fake
-def _(decay: Tensor, write: Tensor) -> Tensor:
-    return torch.empty_like(write)
+    @staticmethod
+    def forward(ctx: Any, decay: Tensor, write: Tensor) -> Tensor:
+        states = torch.empty_like(write)
+        states[:, 0] = 0
+        for n in range(write.shape[1] - 1):
+            torch.baddbmm(write[:, n], decay[:, n], states[:, n], out=states[:, n + 1])
+        ctx.save_for_backward(decay, states)
+        return states
 
-
-@torch.library.custom_op("linearkv_reference::scan_backward", mutates_args=())
-def scan_backward(grad: Tensor, decay: Tensor) -> Tensor:
-    """Gradient of `write`: the total gradient of the state after each block. grad [N, B, K, V] -> [N, B, K, V]."""
-    total = torch.empty_like(grad)
-    total[-1] = 0
-    for n in range(grad.shape[0] - 2, -1, -1):
-        torch.baddbmm(grad[n + 1], decay[n + 1].mT, total[n + 1], out=total[n])
-    return total
-
-
-@scan_backward.register_fake
-def _(grad: Tensor, decay: Tensor) -> Tensor:
-    return torch.empty_like(grad)
-
-
-def _keep_for_scan(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[0], output)
-
-
-def _scan_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-    decay, states = ctx.saved_tensors
-    total = scan_backward(grad.contiguous(), decay)
-    return total @ states.mT, total
-
-
-scan.register_autograd(_scan_gradient, setup_context=_keep_for_scan)
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        decay, states = ctx.saved_tensors
+        total = torch.empty_like(states)
+        total[:, -1] = 0
+        for n in range(states.shape[1] - 2, -1, -1):
+            torch.baddbmm(grad[:, n + 1], decay[:, n + 1].mT, total[:, n + 1], out=total[:, n])
+        return total @ states.mT, total
 
 
 class _UnitLowerInverse(torch.autograd.Function):
@@ -126,164 +111,218 @@ class _UnitLowerInverse(torch.autograd.Function):
         return -(inverse.mT @ grad @ inverse.mT)
 
 
-def gated_delta_rule(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor) -> Tensor:
-    """The gated delta rule from a zero state, in fp32.
+def _norm(x: Tensor, weight: Tensor) -> Tensor:
+    """Zero-centred RMS norm: x / rms(x) * (1 + weight), computed in fp32."""
+    x = x.float()
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPSILON) * (1.0 + weight)
+
+
+def _linear(x: Tensor, weight: Tensor, compute: torch.dtype) -> Tensor:
+    return F.linear(x.to(compute), weight.to(compute))
+
+
+def _before_scan(
+    x: Tensor,
+    since_start: Tensor,
+    norm: Tensor,
+    to_qkv: Tensor,
+    to_gate: Tensor,
+    to_beta: Tensor,
+    to_decay: Tensor,
+    taps: Tensor,
+    log_rate: Tensor,
+    step_bias: Tensor,
+    key_heads: int,
+    key_dim: int,
+    value_dim: int,
+    compute: torch.dtype,
+) -> tuple[Tensor, ...]:
+    """A linear-attention layer up to its scan over blocks of C = 64 tokens.
 
     Parameters
     ----------
-    query, key : Tensor [B, T, Hk, K]
-        Already normalised; T is a multiple of 64.
-    value : Tensor [B, T, Hv, V]
-    log_decay, beta : Tensor [B, T, Hv]
+    x : Tensor [M, hidden] fp32
+    since_start : Tensor [M] int64
+        Tokens between the start of the row and this one.
 
     Returns
     -------
-    Tensor [B, T, Hv, V]
+    tuple of Tensor
+        block_decay [H, M / C, K, K], write [H, M / C, K, V], reading [H, M / C, C, K], update [H, M / C, C, V],
+        within [H, M / C, C, C], query [H, M / C, C, K] fp32 and gate [M, H * V] in the compute dtype.
     """
-    batch, length, key_heads, key_dim = key.shape
-    heads, value_dim = value.shape[-2:]
-    group, count = heads // key_heads, length // BLOCK
-    # Blocks first, so that the scan walks over contiguous memory: [N, B, Hk, (group,) C, dim].
-    query = query.view(batch, count, BLOCK, key_heads, key_dim).permute(1, 0, 3, 2, 4) * key_dim**-0.5
-    key = key.view(batch, count, BLOCK, key_heads, key_dim).permute(1, 0, 3, 2, 4)
-    value = value.view(batch, count, BLOCK, key_heads, group, value_dim).permute(1, 0, 3, 4, 2, 5)
-    beta = beta.view(batch, count, BLOCK, key_heads, group).permute(1, 0, 3, 4, 2)
-    decay = log_decay.view(batch, count, BLOCK, key_heads, group).permute(1, 0, 3, 4, 2).cumsum(-1)
+    tokens, heads = x.shape[0], log_rate.shape[0]
+    group, count = heads // key_heads, tokens // BLOCK
+    normed = _norm(x, norm).to(compute)
+    mixed = _linear(normed, to_qkv, compute).float()
+    taps = taps[:, 0].float()
+    total = mixed * taps[:, 3]
+    for back in (1, 2, 3):
+        earlier = F.pad(mixed, (0, 0, back, 0))[:tokens]
+        total = total + torch.where((since_start >= back)[:, None], earlier, 0.0) * taps[:, 3 - back]
+    query, key, value = F.silu(total).split([key_heads * key_dim, key_heads * key_dim, heads * value_dim], -1)
 
-    causal = torch.ones(BLOCK, BLOCK, dtype=torch.bool, device=key.device).tril()
+    query = _l2norm(query.view(count, BLOCK, key_heads, key_dim)).permute(2, 0, 1, 3) * key_dim**-0.5
+    key = _l2norm(key.view(count, BLOCK, key_heads, key_dim)).permute(2, 0, 1, 3)
+    value = value.view(count, BLOCK, heads, value_dim).permute(2, 0, 1, 3)
+    beta = _linear(normed, to_beta, compute).float().sigmoid().view(count, BLOCK, heads).permute(2, 0, 1)
+    rate = F.softplus(_linear(normed, to_decay, compute).float() + step_bias)
+    decay = (-log_rate.exp() * rate).view(count, BLOCK, heads).permute(2, 0, 1).cumsum(-1)
+
+    causal = torch.ones(BLOCK, BLOCK, dtype=torch.bool, device=x.device).tril()
     between = (decay[..., :, None] - decay[..., None, :]).masked_fill(~causal, -math.inf).exp()
-    similar = (key @ key.mT)[:, :, :, None]
+    similar = (key @ key.mT).repeat_interleave(group, 0)
+    within = (query @ key.mT).repeat_interleave(group, 0) * between
+    key, query = key.repeat_interleave(group, 0), query.repeat_interleave(group, 0)
     inverse = _UnitLowerInverse.apply((similar * between * beta[..., None]).tril(-1))
     update = (inverse * beta[..., None, :]) @ value
-    reading = (inverse * (beta * decay.exp())[..., None, :]).reshape(count, batch, key_heads, group * BLOCK, BLOCK) @ key
-    reading = reading.view(count, batch, key_heads, group, BLOCK, key_dim)
+    reading = (inverse * (beta * decay.exp())[..., None, :]) @ key
     last = decay[..., -1:]
-    writing = (key[:, :, :, None] * (last - decay).exp()[..., None]).mT
-    identity = torch.eye(key_dim, device=key.device, dtype=key.dtype)
+    writing = (key * (last - decay).exp()[..., None]).mT
+    identity = torch.eye(key_dim, device=x.device)
     block_decay = last.exp()[..., None] * identity - writing @ reading
-    flat = (count, batch * heads)
-    states = scan(
-        block_decay.reshape(*flat, key_dim, key_dim), (writing @ update).reshape(*flat, key_dim, value_dim)
-    ).view(count, batch, key_heads, group, key_dim, value_dim)
-    fresh = update - reading @ states
-    within = (query @ key.mT)[:, :, :, None] * between
-    out = (query[:, :, :, None] * decay.exp()[..., None]) @ states + within @ fresh
-    return out.permute(1, 0, 4, 2, 3, 5).reshape(batch, length, heads, value_dim)
+    write = writing @ update
+    query = query * decay.exp()[..., None]
+    return block_decay, write, reading, update, within, query, _linear(normed, to_gate, compute)
 
 
-class RMSNorm(nn.Module):
-    """Zero-centred RMS norm: x / rms(x) * (1 + weight), computed in fp32."""
-
-    def __init__(self, size: int, eps: float):
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.zeros(size))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.float()
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * (1.0 + self.weight)
-
-
-class GatedNorm(nn.Module):
-    """RMS norm over a head, times SiLU of the gate."""
-
-    def __init__(self, size: int, eps: float):
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(size))
-
-    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
-        x = x.float()
-        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * F.silu(gate.float())
+def _after_scan(
+    x: Tensor,
+    states: Tensor,
+    reading: Tensor,
+    update: Tensor,
+    within: Tensor,
+    query: Tensor,
+    gate: Tensor,
+    head_norm: Tensor,
+    to_out: Tensor,
+    mlp: tuple[Tensor, ...],
+    compute: torch.dtype,
+) -> Tensor:
+    """The rest of a linear-attention layer. states [H, M / C, K, V] fp32; the others as `_before_scan` returns them."""
+    tokens, heads, value_dim = x.shape[0], states.shape[0], states.shape[-1]
+    out = query @ states + within @ (update - reading @ states)
+    out = out.permute(1, 2, 0, 3).reshape(tokens, heads, value_dim)
+    out = out * torch.rsqrt(out.pow(2).mean(-1, keepdim=True) + EPSILON) * head_norm
+    out = out * F.silu(gate.float().view(tokens, heads, value_dim))
+    return _mlp(x + _linear(out.flatten(1), to_out, compute), *mlp, compute)
 
 
-class GatedDeltaNet(nn.Module):
-    """The linear-attention layer; parameters as in transformers' `Qwen3_5GatedDeltaNet`."""
-
-    def __init__(self, config: Qwen3_5TextConfig):
-        super().__init__()
-        self.key_heads, self.heads = config.linear_num_key_heads, config.linear_num_value_heads
-        self.key_dim, self.value_dim = config.linear_key_head_dim, config.linear_value_head_dim
-        keys, values = self.key_heads * self.key_dim, self.heads * self.value_dim
-        self.split = (keys, keys, values)
-        self.conv1d = nn.Conv1d(sum(self.split), sum(self.split), 4, groups=sum(self.split), bias=False)
-        # Slow decay at the start, so that facts survive for hundreds of tokens from the first step on.
-        step = torch.exp(torch.rand(self.heads) * (math.log(0.1) - math.log(0.001)) + math.log(0.001))
-        self.dt_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))
-        self.A_log = nn.Parameter(torch.log(torch.empty(self.heads).uniform_(0.05, 16)))
-        self.norm = GatedNorm(self.value_dim, config.rms_norm_eps)
-        self.in_proj_qkv = nn.Linear(config.hidden_size, sum(self.split), bias=False)
-        self.in_proj_z = nn.Linear(config.hidden_size, values, bias=False)
-        self.in_proj_b = nn.Linear(config.hidden_size, self.heads, bias=False)
-        self.in_proj_a = nn.Linear(config.hidden_size, self.heads, bias=False)
-        self.out_proj = nn.Linear(values, config.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [B, T, hidden] in the compute dtype -> the same shape."""
-        batch, length, _ = x.shape
-        mixed = F.pad(self.in_proj_qkv(x), (0, 0, 3, 0))
-        taps = self.conv1d.weight[:, 0].to(mixed.dtype)
-        mixed = F.silu(sum(mixed[:, i : i + length] * taps[:, i] for i in range(4)))
-        query, key, value = (part.float() for part in mixed.split(self.split, -1))
-        query = _l2norm(query.view(batch, length, self.key_heads, self.key_dim))
-        key = _l2norm(key.view(batch, length, self.key_heads, self.key_dim))
-        value = value.view(batch, length, self.heads, self.value_dim)
-        beta = self.in_proj_b(x).float().sigmoid()
-        log_decay = -self.A_log.exp() * F.softplus(self.in_proj_a(x).float() + self.dt_bias)
-        with torch.autocast(x.device.type, enabled=False):
-            out = gated_delta_rule(query, key, value, log_decay, beta)
-        gate = self.in_proj_z(x).view(batch, length, self.heads, self.value_dim)
-        return self.out_proj(self.norm(out, gate).flatten(2).to(x.dtype))
+def _mlp(x: Tensor, norm: Tensor, to_gate: Tensor, to_up: Tensor, to_down: Tensor, compute: torch.dtype) -> Tensor:
+    normed = _norm(x, norm).to(compute)
+    return x + _linear(F.silu(_linear(normed, to_gate, compute)) * _linear(normed, to_up, compute), to_down, compute)
 
 
 def _l2norm(x: Tensor) -> Tensor:
     return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + 1e-6)
 
 
-class Attention(nn.Module):
-    """The full-attention layer; parameters as in transformers' `Qwen3_5Attention`."""
-
-    def __init__(self, config: Qwen3_5TextConfig):
-        super().__init__()
-        self.heads, self.key_heads, self.dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, self.heads * self.dim * 2, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, self.key_heads * self.dim, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, self.key_heads * self.dim, bias=False)
-        self.o_proj = nn.Linear(self.heads * self.dim, config.hidden_size, bias=False)
-        self.q_norm = RMSNorm(self.dim, config.rms_norm_eps)
-        self.k_norm = RMSNorm(self.dim, config.rms_norm_eps)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x [B, T, hidden] in the compute dtype; cos, sin [B, T, rotary] fp32 -> the shape of x."""
-        batch, length, _ = x.shape
-        query, gate = self.q_proj(x).view(batch, length, self.heads, 2 * self.dim).chunk(2, -1)
-        query = _rotate(self.q_norm(query), cos, sin).to(x.dtype).transpose(1, 2)
-        key = self.k_proj(x).view(batch, length, self.key_heads, self.dim)
-        key = _rotate(self.k_norm(key), cos, sin).to(x.dtype).transpose(1, 2)
-        value = self.v_proj(x).view(batch, length, self.key_heads, self.dim).transpose(1, 2)
-        repeat = self.heads // self.key_heads
-        key, value = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
-        return self.o_proj((out * gate.sigmoid()).flatten(2))
-
-
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of the first dimensions of x [B, T, H, D] fp32."""
+    """Rotary embedding of the first dimensions of x [M, H, D] fp32; cos, sin [M, rotary] fp32."""
     size = cos.shape[-1]
     turned, kept = x[..., :size], x[..., size:]
     half = torch.cat([-turned[..., size // 2 :], turned[..., : size // 2]], -1)
-    return torch.cat([turned * cos[:, :, None] + half * sin[:, :, None], kept], -1)
+    return torch.cat([turned * cos[:, None] + half * sin[:, None], kept], -1)
+
+
+def _before_attention(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    norm: Tensor,
+    to_query: Tensor,
+    to_key: Tensor,
+    to_value: Tensor,
+    query_norm: Tensor,
+    key_norm: Tensor,
+    heads: int,
+    compute: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Query, key and value [M, H, D] (keys repeated for their query heads) and gate [M, H * D], compute dtype."""
+    tokens, dim = x.shape[0], query_norm.shape[0]
+    normed = _norm(x, norm).to(compute)
+    query, gate = _linear(normed, to_query, compute).view(tokens, heads, 2 * dim).chunk(2, -1)
+    query = _rotate(_norm(query, query_norm), cos, sin).to(compute)
+    key = _linear(normed, to_key, compute).view(tokens, -1, dim)
+    key = _rotate(_norm(key, key_norm), cos, sin).to(compute)
+    value = _linear(normed, to_value, compute).view(tokens, -1, dim)
+    group = heads // key.shape[1]
+    return query, key.repeat_interleave(group, 1), value.repeat_interleave(group, 1), gate.reshape(tokens, heads * dim)
+
+
+def _after_attention(
+    x: Tensor, out: Tensor, gate: Tensor, to_out: Tensor, mlp: tuple[Tensor, ...], compute: torch.dtype
+) -> Tensor:
+    return _mlp(x + _linear(out.reshape(gate.shape) * gate.sigmoid(), to_out, compute), *mlp, compute)
+
+
+def token_losses(hidden: Tensor, embedding: Tensor, targets: Tensor, compute: torch.dtype) -> Tensor:
+    """Cross entropy of each token. hidden [M, hidden] fp32, embedding [vocab, hidden], targets [M] -> [M] fp32."""
+    return F.cross_entropy(_linear(hidden, embedding, compute).float(), targets, reduction="none")
+
+
+class Functions:
+    """The parts of the model that work on a flat list of tokens, compiled or not."""
+
+    def __init__(self, compiled: bool):
+        def prepare(function: Any) -> Any:
+            return torch.compile(function, dynamic=False) if compiled else function
+
+        self.before_scan, self.after_scan = prepare(_before_scan), prepare(_after_scan)
+        self.before_attention, self.after_attention = prepare(_before_attention), prepare(_after_attention)
+        self.token_losses, self.norm = prepare(token_losses), prepare(_norm)
+
+
+class Weight(nn.Module):
+    """A weight under the name that transformers gives it."""
+
+    def __init__(self, *shape: int, value: float = 0.0):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full(shape, value))
+
+
+class GatedDeltaNet(nn.Module):
+    """Parameters of a linear-attention layer, named as in transformers' `Qwen3_5GatedDeltaNet`."""
+
+    def __init__(self, config: Qwen3_5TextConfig):
+        super().__init__()
+        self.key_heads, heads = config.linear_num_key_heads, config.linear_num_value_heads
+        self.key_dim, self.value_dim = config.linear_key_head_dim, config.linear_value_head_dim
+        values = heads * self.value_dim
+        mixed = 2 * self.key_heads * self.key_dim + values
+        self.conv1d = Weight(mixed, 1, 4)
+        # Slow decay at the start, so that facts survive for hundreds of tokens from the first step on.
+        step = torch.exp(torch.rand(heads) * (math.log(0.1) - math.log(0.001)) + math.log(0.001))
+        self.dt_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))
+        self.A_log = nn.Parameter(torch.log(torch.empty(heads).uniform_(0.05, 16)))
+        self.norm = Weight(self.value_dim, value=1.0)
+        self.in_proj_qkv = Weight(mixed, config.hidden_size)
+        self.in_proj_z = Weight(values, config.hidden_size)
+        self.in_proj_b = Weight(heads, config.hidden_size)
+        self.in_proj_a = Weight(heads, config.hidden_size)
+        self.out_proj = Weight(config.hidden_size, values)
+
+
+class Attention(nn.Module):
+    """Parameters of a full-attention layer, named as in transformers' `Qwen3_5Attention`."""
+
+    def __init__(self, config: Qwen3_5TextConfig):
+        super().__init__()
+        self.heads, self.dim = config.num_attention_heads, config.head_dim
+        self.q_proj = Weight(self.heads * self.dim * 2, config.hidden_size)
+        self.k_proj = Weight(config.num_key_value_heads * self.dim, config.hidden_size)
+        self.v_proj = Weight(config.num_key_value_heads * self.dim, config.hidden_size)
+        self.o_proj = Weight(config.hidden_size, self.heads * self.dim)
+        self.q_norm = Weight(self.dim)
+        self.k_norm = Weight(self.dim)
 
 
 class MLP(nn.Module):
     def __init__(self, config: Qwen3_5TextConfig):
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        self.gate_proj = Weight(config.intermediate_size, config.hidden_size)
+        self.up_proj = Weight(config.intermediate_size, config.hidden_size)
+        self.down_proj = Weight(config.hidden_size, config.intermediate_size)
 
 
 class Layer(nn.Module):
@@ -296,16 +335,35 @@ class Layer(nn.Module):
         else:
             self.self_attn = Attention(config)
         self.mlp = MLP(config)
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = Weight(config.hidden_size)
+        self.post_attention_layernorm = Weight(config.hidden_size)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x [B, T, hidden] fp32 -> the same."""
-        with torch.autocast(x.device.type, self.compute, enabled=self.compute != torch.float32):
-            normed = self.input_layernorm(x).to(self.compute)
-            mixed = self.linear_attn(normed) if self.linear else self.self_attn(normed, cos, sin)
-            x = x + mixed
-            return x + self.mlp(self.post_attention_layernorm(x).to(self.compute))
+    def forward(self, x: Tensor, rows: int, since_start: Tensor, cos: Tensor, sin: Tensor, run: Functions) -> Tensor:
+        """x [M, hidden] fp32, M = rows * length -> the same."""
+        rest = self.mlp
+        mlp = (
+            self.post_attention_layernorm.weight,
+            rest.gate_proj.weight,
+            rest.up_proj.weight,
+            rest.down_proj.weight,
+        )
+        norm = self.input_layernorm.weight
+        if not self.linear:
+            a = self.self_attn
+            weights = (a.q_proj.weight, a.k_proj.weight, a.v_proj.weight, a.q_norm.weight, a.k_norm.weight)
+            *qkv, gate = run.before_attention(x, cos, sin, norm, *weights, a.heads, self.compute)
+            query, key, value = (part.view(rows, -1, a.heads, a.dim).transpose(1, 2) for part in qkv)
+            out = F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
+            return run.after_attention(x, out.reshape(-1, a.heads, a.dim), gate, a.o_proj.weight, mlp, self.compute)
+        g = self.linear_attn
+        inputs = (g.in_proj_qkv.weight, g.in_proj_z.weight, g.in_proj_b.weight, g.in_proj_a.weight, g.conv1d.weight)
+        block_decay, write, *kept = run.before_scan(
+            x, since_start, norm, *inputs, g.A_log, g.dt_bias, g.key_heads, g.key_dim, g.value_dim, self.compute
+        )
+        heads, blocks = write.shape[:2]
+        cut = (heads * rows, blocks // rows)
+        states = _Scan.apply(block_decay.view(*cut, g.key_dim, g.key_dim), write.view(*cut, g.key_dim, g.value_dim))
+        return run.after_scan(x, states.view_as(write), *kept, g.norm.weight, g.out_proj.weight, mlp, self.compute)
 
 
 class Body(nn.Module):
@@ -313,7 +371,7 @@ class Body(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, kind, compute) for kind in config.layer_types)
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.norm = Weight(config.hidden_size)
 
 
 class ReferenceModel(nn.Module):
@@ -326,9 +384,11 @@ class ReferenceModel(nn.Module):
         Dtype of the projections; the residual stream and the delta rule stay in fp32.
     """
 
-    def __init__(self, config: Qwen3_5TextConfig, compute: torch.dtype = torch.float32):
+    def __init__(self, config: Qwen3_5TextConfig, compute: torch.dtype = torch.float32, compiled: bool = False):
         super().__init__()
-        self.config, self.compute = config, compute
+        if config.rms_norm_eps != EPSILON:
+            raise ValueError(f"rms_norm_eps must be {EPSILON}, not {config.rms_norm_eps}")
+        self.config, self.compute, self.run = config, compute, Functions(compiled)
         self.model = Body(config, compute)
         depth = 2 * config.num_hidden_layers
         for name, parameter in self.named_parameters():
@@ -356,21 +416,24 @@ class ReferenceModel(nn.Module):
 
         Returns
         -------
-        Tensor [B, T, hidden] fp32
+        Tensor [B * T, hidden] fp32
         """
-        position = torch.arange(ids.shape[1], device=ids.device)[None].expand_as(ids)
-        if start is not None:
-            position = position + start[:, None]
-        angle = position[..., None].float() * self.frequencies
+        rows, length = ids.shape
+        if length % BLOCK:
+            raise ValueError(f"rows must be a multiple of {BLOCK} tokens long, not {length}")
+        since_start = torch.arange(length, device=ids.device).repeat(rows)
+        position = since_start if start is None else since_start + start.repeat_interleave(length)
+        angle = position[:, None].float() * self.frequencies
         cos, sin = torch.cat([angle.cos()] * 2, -1), torch.cat([angle.sin()] * 2, -1)
-        x = self.model.embed_tokens(ids)
+        x = self.model.embed_tokens(ids.reshape(-1))
         for layer in self.model.layers:
-            x = layer(x, cos, sin)
-        return self.model.norm(x)
+            x = layer(x, rows, since_start, cos, sin, self.run)
+        return self.run.norm(x, self.model.norm.weight)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., hidden] fp32 -> logits [..., vocab] in the compute dtype."""
-        return F.linear(hidden.to(self.compute), self.model.embed_tokens.weight.to(self.compute))
+        return _linear(hidden, self.model.embed_tokens.weight, self.compute)
 
     def forward(self, ids: Tensor, start: Tensor | None = None) -> Tensor:
-        return self.logits(self.hidden(ids, start))
+        """Logits [B, T, vocab] of ids [B, T]."""
+        return self.logits(self.hidden(ids, start)).view(*ids.shape, -1)

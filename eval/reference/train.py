@@ -24,9 +24,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from .batches import CONTEXT, KIND_NAMES, LOSS_WEIGHTS, Batches, loader
+from .batches import CONTEXT, KIND_NAMES, LOSS_WEIGHTS, ROW_LENGTHS_DIVIDE, Batches, loader
 from .generator import HeldOut, Question
-from .model import BLOCK, ReferenceModel, reference_config
+from .model import ReferenceModel, reference_config
 from .muon import Muon
 from .prompt import END_OF_TEXT, answer_text, chunk_text, prefix_text, suffix_text
 from .prose import Prose
@@ -87,18 +87,12 @@ def score(model: ReferenceModel, tokenizer: Tokenizer, questions: list[Question]
         ids = torch.full((rows, length), pad, dtype=torch.int64)
         for row, (_, context, answer_ids) in enumerate(part):
             ids[row, : len(context) + len(answer_ids)] = torch.tensor(context + answer_ids)
-        hidden = model.hidden(ids.to(device)).detach()
+        hidden = model.hidden(ids.to(device)).detach().view(rows, length, -1)
         for row, (index, context, answer_ids) in enumerate(part):
             places = slice(len(context) - 1, len(context) + len(answer_ids) - 1)
             if model.logits(hidden[row, places]).argmax(-1).tolist() == answer_ids:
                 matched.add(index)
     return Score(len(matched), len(questions))
-
-
-def token_losses(hidden: Tensor, embedding: Tensor, targets: Tensor, compute: torch.dtype) -> Tensor:
-    """Cross entropy of each token. hidden [n, d] fp32, embedding [vocab, d], targets [n] -> [n] fp32."""
-    logits = F.linear(hidden.to(compute), embedding.to(compute))
-    return F.cross_entropy(logits.float(), targets, reduction="none")
 
 
 class Trainer:
@@ -117,14 +111,8 @@ class Trainer:
         torch.set_float32_matmul_precision("high")
         small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4} if args.tiny else {}
         config = reference_config(tokenizer.get_vocab_size(), **small)
-        self.model = ReferenceModel(config, torch.bfloat16 if cuda else torch.float32).to(self.device)
-        self.losses = token_losses
-        if cuda and not args.eager:
-            torch._dynamo.config.recompile_limit = 64
-            torch._dynamo.config.accumulated_recompile_limit = 512
-            for layer in self.model.model.layers:
-                layer.compile(dynamic=False)
-            self.losses = torch.compile(token_losses, dynamic=False)
+        compute = torch.bfloat16 if cuda else torch.float32
+        self.model = ReferenceModel(config, compute, compiled=cuda and not args.eager).to(self.device)
         self.weights = torch.tensor(LOSS_WEIGHTS, device=self.device)
         self.optimizers = self._optimizers()
         self.log_file = (args.out / "train.log").open("a") if self.rank == 0 else None
@@ -171,15 +159,28 @@ class Trainer:
         """(loss to minimise, loss by kind [kinds] for the log). ids int32 [B, T], kinds uint8 [B, T]."""
         ids = ids.long()
         start = torch.randint(0, 2048, (ids.shape[0],), device=ids.device) * torch.randint_like(ids[:, 0], 0, 2)
-        hidden = self.model.hidden(ids, start)[:, :-1]
-        targets, kinds = ids[:, 1:].reshape(-1), kinds[:, 1:].reshape(-1).long()
-        losses = self.losses(
-            hidden.reshape(-1, hidden.shape[-1]), self.model.model.embed_tokens.weight, targets, self.model.compute
+        hidden = self.model.hidden(ids, start)
+        targets = ids.roll(-1, 1).reshape(-1)
+        kinds = F.pad(kinds[:, 1:], (0, 1)).reshape(-1).long()
+        losses = self.model.run.token_losses(
+            hidden, self.model.model.embed_tokens.weight, targets, self.model.compute
         )
         weights = self.weights[kinds]
         sums = torch.zeros(len(KIND_NAMES), device=ids.device).index_add_(0, kinds, losses.detach())
         counts = torch.zeros(len(KIND_NAMES), device=ids.device).index_add_(0, kinds, torch.ones_like(losses))
         return (losses * weights).sum() / weights.sum(), torch.stack([sums, counts])
+
+    def warm_up(self) -> None:
+        """Compile before the clock starts."""
+        begin = time.time()
+        shape = (self.args.tokens // EVALUATION_LENGTH, EVALUATION_LENGTH)
+        ids = torch.randint(0, 1000, shape, dtype=torch.int32, device=self.device)
+        for _ in range(2):
+            self.forward_losses(ids, torch.full_like(ids, CONTEXT, dtype=torch.uint8))[0].backward()
+        self.model.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.log(f"compiled and warmed up in {time.time() - begin:.0f}s")
 
     def run(self, prose: Prose) -> None:
         """Train for the given minutes, scoring and saving on the way."""
@@ -193,6 +194,7 @@ class Trainer:
         for parameter in parameters:
             views.append(flat[offset : offset + parameter.numel()].view_as(parameter))
             offset += parameter.numel()
+        self.warm_up()
         begin = mark = time.time()
         step, fraction, tokens, marked, next_score = 0, 0.0, 0, 0, args.score_every
         seen = torch.zeros(2, len(KIND_NAMES), device=self.device)
@@ -293,7 +295,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=18.0, help="training time; curriculum and rates follow it")
     parser.add_argument("--prose", type=Path, help="folder of Markdown, reStructuredText or tar files to train on")
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json to use instead of training one")
-    parser.add_argument("--tokens", type=int, default=65536, help="tokens a step on each GPU")
+    parser.add_argument("--tokens", type=int, default=61440, help="tokens a step on each GPU; a multiple of every row length")
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
     parser.add_argument("--lr", type=float, default=2e-3, help="AdamW's rate")
     parser.add_argument("--muon-lr", type=float, default=0.02)
@@ -308,8 +310,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tiny", action="store_true", help="a far smaller model, to try the recipe on a CPU")
     args = parser.parse_args(argv)
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.tokens < EVALUATION_LENGTH or EVALUATION_LENGTH % BLOCK:
-        parser.error(f"--tokens must be at least {EVALUATION_LENGTH}")
+    if args.tokens % ROW_LENGTHS_DIVIDE:
+        parser.error(f"--tokens must be a multiple of {ROW_LENGTHS_DIVIDE}, so that every batch has as many tokens")
     prose = Prose(args.prose)
     tokenizer = Tokenizer.from_file(str(args.tokenizer)) if args.tokenizer else train_tokenizer(prose)
     trainer = Trainer(args, tokenizer)
