@@ -16,14 +16,18 @@ __version__ = "0.1.0"
 _HOMES = {
     "Answer": "linearkv.answers",
     "ChunkState": "linearkv.states",
+    "ChunkTokens": "linearkv.state_cache",
     "Context": "linearkv.states",
     "Engine": "linearkv.engine",
     "IndexReport": "linearkv.answers",
     "LinearKVError": "linearkv.errors",
     "PrefixState": "linearkv.states",
+    "PromptFormat": "linearkv.prompt",
     "Sampling": "linearkv.models",
     "Settings": "linearkv.settings",
     "compose": "linearkv.composition",
+    "pack": "linearkv.storage",
+    "unpack": "linearkv.storage",
 }
 __all__ = [*_HOMES, "__version__"]
 
@@ -34,10 +38,14 @@ if TYPE_CHECKING:
     from linearkv.engine import Engine as Engine
     from linearkv.errors import LinearKVError as LinearKVError
     from linearkv.models import Sampling as Sampling
+    from linearkv.prompt import PromptFormat as PromptFormat
     from linearkv.settings import Settings as Settings
+    from linearkv.state_cache import ChunkTokens as ChunkTokens
     from linearkv.states import ChunkState as ChunkState
     from linearkv.states import Context as Context
     from linearkv.states import PrefixState as PrefixState
+    from linearkv.storage import pack as pack
+    from linearkv.storage import unpack as unpack
 
 
 def __getattr__(name: str) -> Any:

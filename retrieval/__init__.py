@@ -8,7 +8,7 @@ One *search* starts in ``retriever``: ``embedder`` for the question, ``index`` f
 the chunks that share words with it; both rankings are fused, and the places where each chunk stands are looked up.
 """
 
-from .chunker import Chunk, chunk_document
+from .chunker import Chunk, chunk_document, render
 from .documents import Document, Note, Section, Skipped
 from .embedder import Embedder, TextEmbedder
 from .index import VectorIndex
@@ -36,5 +36,6 @@ __all__ = [
     "VectorIndex",
     "chunk_document",
     "load",
+    "render",
     "walk",
 ]

@@ -19,13 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from linearkv import compose
+from linearkv import PromptFormat, compose, pack, unpack
 from linearkv.eval.metrics import exact_match, mean_interval, retention_interval
 from linearkv.eval.reference.generator import HeldOut, Question
 from linearkv.models import GDNModel, load_model
-from linearkv.prompt import PromptFormat
-from linearkv.retrieval.chunker import render
-from linearkv.storage import pack, unpack
+from linearkv.retrieval import render
 
 MODES = ("full", "sequential", "bidirectional", "cyclic")
 
