@@ -36,7 +36,8 @@ def looks_binary(data: bytes) -> bool:
     sample = data[:65536]
     if byte_order_mark(sample) or _bare_utf16(sample):
         return False
-    return len(_CONTROL.findall(sample)) > 0.1 * len(sample)
+    # Compressed or random bytes have a tenth of them; a text may hold a stray one, however short it is.
+    return len(_CONTROL.findall(sample)) > 2 + 0.03 * len(sample)
 
 
 def decode(data: bytes, note: Callable[[str], None], declared: str | None = None) -> str:

@@ -28,7 +28,11 @@ Item = Document | Skipped | Note
 
 MAX_BYTES = 64 << 20
 _MAX_FRONT_MATTER = 64 << 10
-_MAX_RST = 4 << 20
+# Up to these sizes, in characters, structure is read: the parsers take 50 to 100 times the memory of their text, and
+# docutils takes seconds for 100 kB.
+_MAX_MARKDOWN = 8 << 20
+_MAX_RST = 512 << 10
+_MAX_HTML = 8 << 20
 _MARKDOWN = {".md", ".markdown", ".mdown", ".mkd", ".mdx"}
 _RST = {".rst", ".rest"}
 _HTML = {".html", ".htm", ".xhtml"}
@@ -124,7 +128,11 @@ def _stem(path: str) -> str:
 
 def _markdown(path: str, text: str, notes: list[str]) -> Document:
     metadata, start = front_matter(text, notes)
-    sections = _markdown_sections(text, start)
+    if len(text) > _MAX_MARKDOWN:
+        notes.append(f"Markdown over {_MAX_MARKDOWN:,} characters: its headings are not read")
+        sections = [Section((), 0, start, start, len(text))]
+    else:
+        sections = _markdown_sections(text, start)
     return Document(path, text, sections, _title(path, metadata, sections), metadata, format="markdown")
 
 
@@ -168,17 +176,14 @@ class _PlainYaml(yaml.SafeLoader):
 
 
 def front_matter(text: str, notes: list[str]) -> tuple[dict[str, Any], int]:
-    """Metadata between ``---`` lines at the start of ``text``, and the offset behind it. Front matter that is not a
-    YAML mapping is left in the text, with a note."""
-    match = re.match(r"---[ \t]*\n(.*?)(?:^|(?<=\n))(?:---|\.\.\.)[ \t]*(?:\n|\Z)", text, re.DOTALL)
+    """Metadata between ``---`` lines at the start of ``text`` (the first 64 Ki characters), and the offset behind it.
+    Front matter that is not valid YAML is left in the text, with a note."""
+    start = text[:_MAX_FRONT_MATTER]
+    match = re.match(r"---[ \t]*\n(.*?)(?<=\n)(?:---|\.\.\.)[ \t]*(?:\n|\Z)", start, re.DOTALL)
     if not match:
         return {}, 0
-    block = match[1]
-    if len(block) > _MAX_FRONT_MATTER:
-        notes.append(f"front matter of {len(block):,} characters is over {_MAX_FRONT_MATTER:,}: left in the text")
-        return {}, 0
     try:
-        value = yaml.load(block, _PlainYaml)  # noqa: S506 (a SafeLoader)
+        value = yaml.load(match[1], _PlainYaml)  # noqa: S506 (a SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         notes.append(f"front matter is not valid YAML ({' '.join(str(error).split())[:200]}): left in the text")
         return {}, 0
@@ -283,12 +288,16 @@ def _html(path: str, source: str, notes: list[str]) -> Document | Skipped:
         import trafilatura
     except ImportError as error:
         return _missing(path, "trafilatura", error)
+    if len(source) > _MAX_HTML:
+        return Skipped(path, f"HTML over {_MAX_HTML:,} characters: split the page, or save it as text")
     try:
         text = trafilatura.extract(
             source, output_format="markdown", include_tables=True, include_comments=False, favor_recall=True
         )
         if not text:
             text = trafilatura.html2txt(source)
+            if not text or not text.strip():
+                return Skipped(path, "no text was found in the page")
             notes.append("no main text was recognised: all text of the page is indexed")
         described = trafilatura.extract_metadata(source)
     except Exception as error:  # a parser of arbitrary pages: one bad page must not end the run

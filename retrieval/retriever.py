@@ -117,6 +117,9 @@ class Retriever:
     target_tokens  no chunk is larger
     mode           "rw", or "ro" for a store that is only searched
     lock_timeout   seconds to wait for another writer
+
+    May be used by several threads, one at a time: a search waits while another thread syncs. To search meanwhile, open
+    a second one with mode="ro".
     """
 
     def __init__(
@@ -252,13 +255,25 @@ class Retriever:
         return self.store.live_hashes()
 
     def remove(self, paths: Iterable[str]) -> int:
-        """Remove documents by their paths as shown in hits, folders and JSON lines files with all below them; returns
-        how many documents went. They come back with the next sync if their files are still there."""
+        """Remove documents, by their paths as shown in hits or as the file system knows them; folders and JSON lines
+        files go with all below them. Returns how many documents went. They come back with the next sync if their files
+        are still there."""
+        count = 0
         with self.store.writing():
-            count = sum(self.store.remove_documents(path.rstrip("/")) for path in paths)
+            for path in paths:
+                count += self.store.remove_documents(path.rstrip("/")) or self._remove_location(path)
             self.store.hide_replaced()
             self.store.remove_orphans()
         return count
+
+    def _remove_location(self, path: str) -> int:
+        location = os.path.realpath(os.path.expanduser(path))
+        for root in self.store.roots():
+            if location == root.location:
+                return len(self.store.remove_files([key for key, _ in self.store.files_under(root, "")]))
+            if _inside(location, root.location):
+                return self.store.remove_documents(root.shown(_relative(location, root.location)))
+        return 0
 
     # ---- sync ----------------------------------------------------------------------------------------------------
 
@@ -420,8 +435,7 @@ class _Sync:
                 if not exists and not os.path.isdir(root.location):
                     self.skip(given, f"{shown(root.location)} does not exist; its documents stay in the index")
                     return None
-                relative = os.path.relpath(location, root.location)
-                prefix = "" if relative == "." else "/".join(map(shown, Path(relative).parts))
+                prefix = _relative(location, root.location)
                 if not exists and not self.store.files_under(root, prefix):
                     self.skip(given, "does not exist")
                     return None
@@ -593,6 +607,12 @@ def _new_label(name: str, taken: set[str]) -> str:
 
 def _inside(location: str, folder: str) -> bool:
     return location == folder or location.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _relative(location: str, folder: str) -> str:
+    """Path as shown of something in a folder; "" for the folder itself."""
+    relative = os.path.relpath(location, folder)
+    return "" if relative == "." else "/".join(map(shown, Path(relative).parts))
 
 
 def _below(path: str, prefix: str) -> bool:

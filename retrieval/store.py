@@ -479,6 +479,8 @@ class DocumentStore:
 
     def remove_documents(self, shown: str) -> int:
         """Remove the documents at a path as shown, or below it, as a folder or as records; returns how many."""
+        if not shown:
+            return 0
         rows = self._all(
             f"SELECT documents.id, files.id FROM {_OF_DOCUMENTS}"
             f" WHERE {_SHOWN_PATH} = ?1 OR substr({_SHOWN_PATH}, 1, ?2) IN (?1 || '/', ?1 || '#')",
@@ -690,6 +692,8 @@ def _explained(store: DocumentStore) -> Iterator[None]:
             raise LinearKVError(
                 f"{store.path} is damaged ({text}): delete the file and index again; cached chunk states are found anew"
             ) from error
+        if "no such table" in text:
+            raise LinearKVError(f"no index in {store.folder} yet: make one first with linearkv index") from error
         if "readonly" in text or "unable to open" in text:
             raise StoreReadOnlyError(f"{store.path} cannot be opened or written: {text}") from error
         raise

@@ -71,15 +71,21 @@ class _Walk:
         self.folders: dict[tuple[int, int], str] = {}
         self.files: dict[tuple[int, int], str] = {}
         self.links: list[tuple[str, str]] = []
+        # Entries still to visit, the next one last: folders may be nested deeper than Python's stack.
+        self.entries: list[tuple[str, str]] = []
 
     def run(self, start: str) -> Iterator[Found | Skipped]:
         relative = os.path.relpath(start, self.root)
-        yield from self._visit(start, "" if relative == "." else "/".join(map(shown, Path(relative).parts)))
-        # Links come last, so that a file with a name of its own is never known by a link's.
-        while self.links:
-            links, self.links = self.links, []
-            for location, path in links:
-                yield from self._follow(location, path)
+        self.entries.append((start, "" if relative == "." else "/".join(map(shown, Path(relative).parts))))
+        links: list[tuple[str, str]] = []
+        while self.entries or links or self.links:
+            if self.entries:
+                yield from self._visit(*self.entries.pop())
+            elif links:
+                yield from self._follow(*links.pop())
+            else:
+                # Links come last, so that a file with a name of its own is never known by a link's.
+                links, self.links = self.links[::-1], []
 
     def _visit(self, location: str, path: str) -> Iterator[Found | Skipped]:
         try:
@@ -108,12 +114,14 @@ class _Walk:
         except OSError as error:
             yield Unreadable(path, f"cannot be read: {error.strerror}")
             return
+        entries = []
         for name in names:
             below = f"{path}/{shown(name)}" if path else shown(name)
             if reason := _left_out(name):
                 yield Skipped(below, reason)
             else:
-                yield from self._visit(os.path.join(location, name), below)
+                entries.append((os.path.join(location, name), below))
+        self.entries += reversed(entries)
 
     def _file(self, location: str, path: str, status: os.stat_result) -> Found | Skipped:
         if not stat.S_ISREG(status.st_mode):

@@ -195,3 +195,20 @@ def test_a_pipe_that_took_the_place_of_a_file_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.md")
     (skipped,) = load(Found("a.md", str(tmp_path / "a.md"), 10))
     assert skipped.reason == "not a regular file: not read"
+
+
+@pytest.mark.parametrize(("name", "limit"), [("a.md", "_MAX_MARKDOWN"), ("a.rst", "_MAX_RST")])
+def test_over_the_size_of_the_parsers_the_text_is_kept_and_the_missing_structure_noted(
+    loaded, monkeypatch, name, limit
+):
+    monkeypatch.setattr(f"linearkv.retrieval.loaders.{limit}", 20)
+    text = "A\n=\n\n" + "The lamp is lit. " * 5
+    (document,), _, (note,) = loaded(name, text)
+    assert document.text == text and headings(document) == [()]
+    assert "its headings are not read" in note.text
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.md", ">" * 20000 + "x"), ("a.rst", "* " * 3000 + "x")])
+def test_deeply_nested_markup_is_still_text(loaded, name, content):
+    (document,), _, _ = loaded(name, content)
+    assert document.text == content

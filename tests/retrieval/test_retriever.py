@@ -289,6 +289,14 @@ def test_removing_is_undone_by_the_next_sync(quick, write):
     assert summary(quick.sync(corpus)) == {"added": 2, "unchanged": 1, "embedded": 2}
 
 
+def test_documents_are_removed_by_their_place_too(quick, write):
+    corpus = write({"sub/a.md": "lamp", "c.md": "tiles"})
+    quick.sync(corpus)
+    assert quick.remove([str(corpus / "sub")]) == 1
+    assert quick.remove([str(corpus)]) == 1
+    assert quick.remove(["nothing/like/it"]) == 0
+
+
 def test_another_tokenizer_or_target_chunks_again(quick, write, tmp_path, hashing_embedder, words):
     corpus = write({"a.md": "lamp " * 100})
     quick.sync(corpus)

@@ -1,5 +1,7 @@
+import inspect
 import os
 import socket
+import sys
 
 import pytest
 
@@ -83,3 +85,14 @@ def test_a_name_that_is_not_utf8_is_shown_escaped(write):
 def test_different_names_are_shown_differently():
     names = [os.fsdecode(b"p\xff"), r"p\xff", "p\n", r"p\n", "pÿ"]
     assert len({shown(name) for name in names}) == len(names)
+
+
+def test_folders_may_be_nested_deeper_than_the_stack(write):
+    docs = write({"d/" * 300 + "deep.md": "text"})
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 200)
+    try:
+        found = walked(docs)[0]
+    finally:
+        sys.setrecursionlimit(limit)
+    assert found == ["d/" * 300 + "deep.md"]
