@@ -17,12 +17,18 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="LINEARKV_", extra="forbid", frozen=True)
 
-    system_prompt: str = Field(DEFAULT_SYSTEM, description="The system prompt every chunk stands behind.")
-    chunk_tokens: int = Field(512, ge=16, description="Target size of a chunk in model tokens.")
-    storage: Literal["fp32", "fp16"] = Field("fp16", description="Precision of stored transitions and updates.")
-    memory_budget: int = Field(2 * GIB, ge=0, description="Bytes of host memory for chunk states.")
-    disk_budget: int | None = Field(64 * GIB, ge=0, description="Bytes of disk for chunk states; none is unlimited.")
-    max_document_bytes: int = Field(64 * MIB, ge=1, description="Larger documents are reported and skipped.")
-    batch_tokens: int = Field(8192, ge=1, description="Padded tokens per forward pass while indexing.")
-    embedder: Path | None = Field(None, description="A sentence-transformers folder; the packaged MiniLM if none.")
-    follow_outside: bool = Field(False, description="Read files that links inside a corpus point to outside of it.")
+    system_prompt: str = Field(default=DEFAULT_SYSTEM, description="The system prompt every chunk stands behind.")
+    chunk_tokens: int = Field(default=512, ge=16, description="Target size of a chunk in model tokens.")
+    storage: Literal["fp32", "fp16"] = Field(default="fp16", description="Precision of stored transitions and updates.")
+    memory_budget: int = Field(default=2 * GIB, ge=0, description="Bytes of host memory for chunk states.")
+    disk_budget: int | None = Field(
+        default=64 * GIB, ge=0, description="Bytes of disk for chunk states; none is unlimited."
+    )
+    max_document_bytes: int = Field(default=64 * MIB, ge=1, description="Larger documents are reported and skipped.")
+    batch_tokens: int = Field(default=8192, ge=1, description="Padded tokens per forward pass while indexing.")
+    embedder: Path | None = Field(
+        default=None, description="A sentence-transformers folder; the packaged MiniLM if none."
+    )
+    follow_outside: bool = Field(
+        default=False, description="Read files that links inside a corpus point to outside of it."
+    )
