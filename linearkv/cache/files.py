@@ -91,6 +91,10 @@ class FileStore:
         not to be writable is treated the same, with one warning, so a store on a read-only disk can be used.
     threads : int
         Pages read or written at the same time.
+
+    Notes
+    -----
+    A store has threads, so a forked child cannot use its parent's: open one in the child, or spawn.
     """
 
     def __init__(
@@ -211,7 +215,9 @@ class FileStore:
         return results
 
     def prefetch(self, keys: Sequence[str]) -> None:
-        """Ask the system to read the files ahead."""
+        """Ask the system to read the files ahead, where it takes such hints."""
+        if not hasattr(os, "posix_fadvise"):
+            return
         for key in keys:
             with suppress(OSError):  # a hint; get will say what is wrong
                 descriptor = os.open(self.path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -243,29 +249,24 @@ class FileStore:
             raise StoreReadOnlyError(
                 f"{self.folder} was opened for reading, nothing can be removed. Open it for writing."
             )
-        removed = 0
-        shards = set()
-        with self._lock:
+        removed = []
+        try:
             for key in keys:
-                try:
+                # What is there may be anything; what is not a file is not a page, and get will move it away.
+                with suppress(FileNotFoundError, IsADirectoryError):
                     self.path(key).unlink()
-                except FileNotFoundError:
+                    removed.append(key)
+                with self._lock:
                     self._forget(key)
-                    continue
-                except IsADirectoryError:
-                    self._set_aside(self.path(key))
-                    continue
-                except OSError as error:
-                    raise StoreReadOnlyError(
-                        f"Page {key[:12]}… in {self.folder} could not be removed ({error.strerror}). "
-                        f"Make the folder writable for user id {os.geteuid()} and try again."
-                    ) from error
-                self._forget(key)
-                shards.add(key[:2])
-                removed += 1
-        for shard in shards:
-            self._sync_shard(shard)
-        return removed
+        except OSError as error:
+            raise StoreReadOnlyError(
+                f"Page {key[:12]}… in {self.folder} could not be removed ({error.strerror}). "
+                f"Make the folder writable for user id {os.geteuid()} and try again."
+            ) from error
+        finally:
+            for shard in {key[:2] for key in removed}:
+                self._sync_shard(shard)
+        return len(removed)
 
     def touch(self, keys: Iterable[str]) -> None:
         """Mark pages as used now. Written to disk in batches; what a kill loses is recency, never a page."""
@@ -659,7 +660,10 @@ class FileStore:
     def _remove_orphans(self) -> None:
         for path in self._entries():
             if self._abandoned(path):
-                path.unlink(missing_ok=True)
+                try:
+                    path.unlink(missing_ok=True)
+                except IsADirectoryError:
+                    _log.debug("%s is a folder, and left alone", path)
 
     def _quarantined(self) -> list[Path]:
         """What is in quarantine, oldest first."""

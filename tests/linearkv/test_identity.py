@@ -311,6 +311,14 @@ def test_unchanged_files_are_not_read_again(checkpoint, cache):
     assert not read
 
 
+def test_a_file_that_changes_while_it_is_read_is_not_remembered(checkpoint, cache):
+    def change(done, total):
+        (checkpoint / "model-1.safetensors").write_text("model-X.safetensors")
+
+    during = digest_folder(checkpoint, WEIGHT_FILES, cache=cache, progress=change)
+    assert digest_folder(checkpoint, WEIGHT_FILES, cache=cache) != during
+
+
 def test_a_file_changed_a_moment_ago_is_not_trusted_to_its_times(checkpoint, tmp_path):
     cache = tmp_path / "digests.json"
     digest_folder(checkpoint, cache=cache)

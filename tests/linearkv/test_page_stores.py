@@ -93,6 +93,8 @@ def shared_folder() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp())
     path.chmod(0o755)
     yield path / "tenant"
+    for inside in [path, *path.rglob("*")]:
+        inside.chmod(0o700)
     shutil.rmtree(path)
 
 
@@ -238,6 +240,12 @@ def damage_sparse(path: Path) -> None:
     os.truncate(path, 1 << 43)
 
 
+def damage_sparse_forged(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'"bytes":"%016d"' % len(data), b'"bytes":"%016d"' % (1 << 43)))
+    os.truncate(path, 1 << 43)
+
+
 DAMAGES = {
     "flipped bit": damage_flip,
     "truncated": lambda path: os.truncate(path, 5000),
@@ -251,6 +259,7 @@ DAMAGES = {
     "link": damage_link,
     "fifo": damage_fifo,
     "8 TiB of holes": damage_sparse,
+    "8 TiB of holes that it claims": damage_sparse_forged,
 }
 
 
@@ -422,9 +431,47 @@ def test_pages_that_vanish_underneath_are_no_error(store):
     assert isinstance(store.put([page(0)])[key_of(0)], Stored)
 
 
-def test_the_use_of_a_page_by_another_process_counts(folder):
+@pytest.fixture
+def quick_to_settle(monkeypatch):
+    """Folders count as settled at once, so that only a change of their time makes the store read them again."""
+    monkeypatch.setattr(files_module, "_SETTLED_NS", -1)
+
+
+def test_what_another_process_adds_or_removes_is_noticed(folder, quick_to_settle):
+    store = FileStore(folder, SECRET, None)
+    store.put([page(1), page(2)])
+    assert len(store.keys()) == 2
+    time.sleep(0.02)  # more than a tick of the file system's clock
+    other = FileStore(folder, SECRET, None)
+    other.put([page(1 + 256), page(3)])  # one in a subfolder that is known, one in a new one
+    other.delete([key_of(2)])
+    other.close()
+    assert sorted(store.keys()) == sorted(map(key_of, [1, 3, 257]))
+    assert store.stat()[0].bytes == on_disk(folder)
+    store.close()
+
+
+def test_the_budget_holds_at_every_moment_of_a_put(folder):
+    budget = 5 * PAGE_BYTES
+    seen = []
+
+    class Measured(FileStore):
+        def _fsync(self, descriptor):
+            super()._fsync(descriptor)
+            files = [path for path in folder.glob("pages/*/*") if path.is_file()]
+            seen.append(sum(path.stat().st_blocks * 512 for path in files))
+
+    store = Measured(folder, SECRET, budget)
+    for number in range(0, 12, 2):
+        store.put([page(number), page(number + 1)])
+    assert 0 < max(seen) <= budget
+    store.close()
+
+
+def test_the_use_of_a_page_by_another_process_counts(folder, quick_to_settle):
     store = FileStore(folder, SECRET, 2 * PAGE_BYTES)
     store.put([page(1), page(2)])
+    store.keys()  # from here on its own picture of the folder is settled
     reader = FileStore(folder, SECRET, 2 * PAGE_BYTES)
     reader.get([key_of(1)])
     reader.close()
@@ -805,20 +852,26 @@ class SlowStore(FileStore):
         super()._read_into(descriptor, view)
 
 
+class KeptMemory(MemoryStore):
+    """A memory tier that can be looked at after it was closed."""
+
+    def close(self) -> None:
+        pass
+
+
 def test_a_page_deleted_while_it_is_prefetched_does_not_come_back(folder):
     first = FileStore(folder, SECRET, None)
     first.put([page(1)])
     first.close()
-    files = SlowStore(folder, SECRET, None)
-    store = TieredStore(MemoryStore(1 << 20), files)
+    files, memory = SlowStore(folder, SECRET, None), KeptMemory(1 << 20)
+    store = TieredStore(memory, files)
     store.prefetch([key_of(1)])
     assert files.reading.wait(10)
     store.delete([key_of(1)])
     files.go.set()
-    store.close()
-    reopened = open_pages(folder, SECRET, memory_bytes=1 << 20, disk_bytes=None)
-    assert reopened.get([key_of(1)])[key_of(1)] == Miss("absent")
-    reopened.close()
+    store.close()  # waits for the load
+    assert files.stat()[0].hits == 1
+    assert memory.keys() == []
 
 
 def test_what_is_hot_in_memory_is_not_evicted_from_disk_first(folder):

@@ -172,19 +172,19 @@ def test_a_tenant_is_not_made_where_that_is_not_wanted(tmp_path):
 def test_processes_that_make_a_tenant_at_once_agree(tmp_path):
     context = multiprocessing.get_context("fork")
     for attempt in range(5):
-        queue, start = context.SimpleQueue(), context.Barrier(4)
+        start = context.Barrier(4)
 
-        def work(store=tmp_path / str(attempt), queue=queue, start=start) -> None:
+        def work(number: int, attempt=attempt, start=start) -> None:
             start.wait()
-            queue.put(open_tenant(store, "acme").secret)
+            (tmp_path / f"{attempt}-{number}").write_bytes(open_tenant(tmp_path / str(attempt), "acme").secret)
 
-        processes = [context.Process(target=work) for _ in range(4)]
+        processes = [context.Process(target=work, args=(number,)) for number in range(4)]
         for process in processes:
             process.start()
-        found = {queue.get() for _ in processes}
         for process in processes:
-            process.join()
-        assert len(found) == 1
+            process.join(30)
+        assert [process.exitcode for process in processes] == [0] * 4
+        assert len({(tmp_path / f"{attempt}-{number}").read_bytes() for number in range(4)}) == 1
         assert [path.name for path in (tmp_path / str(attempt) / "tenants").iterdir()] == [
             tenant_folder(tmp_path, "acme").name
         ], "nothing is left aside"
