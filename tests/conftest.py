@@ -56,7 +56,8 @@ MOE_SETTINGS = {
 
 
 def make_tiny_checkpoint(kind: str, folder: Path, seed: int = 0) -> Path:
-    """Saves a random checkpoint of `kind`: qwen3_5, qwen3_5_moe, qwen3_next or qwen3_5_multimodal."""
+    """Saves a random checkpoint of `kind`: qwen3_5, qwen3_5_moe, qwen3_next, qwen3_5_multimodal or
+    qwen3_5_moe_multimodal."""
     import transformers as hf
 
     torch.manual_seed(seed)
@@ -71,6 +72,10 @@ def make_tiny_checkpoint(kind: str, folder: Path, seed: int = 0) -> Path:
         vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64}
         config = hf.Qwen3_5Config(text_config=settings, vision_config=vision)
         model = hf.Qwen3_5ForConditionalGeneration(config)
+    elif kind == "qwen3_5_moe_multimodal":
+        vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64}
+        config = hf.Qwen3_5MoeConfig(text_config=settings | MOE_SETTINGS, vision_config=vision)
+        model = hf.Qwen3_5MoeForConditionalGeneration(config)
     else:
         raise ValueError(kind)
     # Random initialisation leaves states near zero; spread them, so that a dropped state shows in the logits.

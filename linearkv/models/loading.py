@@ -181,7 +181,7 @@ def _load_folder(folder: Path, device: torch.device, dtype: str) -> PreTrainedMo
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise UnsupportedModelError(
             f"the weights in {folder} cannot be read: {str(error).rstrip('.')}. "
             f"They are missing or damaged: copy the checkpoint again"

@@ -24,6 +24,7 @@ KINDS = {
     "qwen3_5_moe": ("Qwen3_5MoeForCausalLM", "qwen3_5_moe"),
     "qwen3_next": ("Qwen3NextForCausalLM", "qwen3_next"),
     "qwen3_5_multimodal": ("Qwen3_5ForCausalLM", "qwen3_5"),
+    "qwen3_5_moe_multimodal": ("Qwen3_5MoeForCausalLM", "qwen3_5_moe"),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 IDS = [5, 300, 7, 7, 44]
@@ -40,13 +41,22 @@ def edit_config(folder, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def change_weights(folder, change):
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path, metadata={"format": "pt"})
+
+
 # What loads.
 
 
 @every_kind
 def test_logits_are_those_of_the_transformers_class(kind, tiny_checkpoint, tiny_model, assert_close):
-    name = KINDS[kind][0].replace("ForCausalLM", "ForConditionalGeneration") if "multi" in kind else KINDS[kind][0]
-    reference = getattr(transformers, name).from_pretrained(tiny_checkpoint(kind)).eval()
+    """A multimodal checkpoint gives the text answers of the whole multimodal model."""
+    folder = tiny_checkpoint(kind)
+    name = json.loads((folder / "config.json").read_text())["architectures"][0]
+    reference = getattr(transformers, name).from_pretrained(folder).eval()
     with torch.inference_mode():
         expected = reference(input_ids=torch.tensor([IDS])).logits[0]
     model = tiny_model(kind)
@@ -57,6 +67,13 @@ def test_logits_are_those_of_the_transformers_class(kind, tiny_checkpoint, tiny_
 @pytest.mark.parametrize(("dtype", "expected"), [("auto", torch.float32), ("bfloat16", torch.bfloat16)])
 def test_a_cpu_computes_in_float32_unless_asked(dtype, expected, tiny_checkpoint):
     assert load_model(tiny_checkpoint("qwen3_5"), device="cpu", dtype=dtype).dtype == expected
+
+
+def test_tied_embeddings_are_no_missing_weight(checkpoint):
+    edit_config(checkpoint, tie_word_embeddings=True)
+    change_weights(checkpoint, lambda weights: weights.pop("lm_head.weight"))
+    loaded = load_model(checkpoint).hf
+    assert torch.equal(loaded.lm_head.weight, loaded.model.embed_tokens.weight)
 
 
 def test_a_model_that_is_loaded_already_is_used_as_it_is(tiny_checkpoint, tiny_model):
@@ -142,13 +159,6 @@ def test_a_quantised_checkpoint_is_refused(checkpoint):
         load_model(checkpoint)
 
 
-def change_weights(folder, change):
-    path = folder / "model.safetensors"
-    weights = load_file(path)
-    change(weights)
-    save_file(weights, path, metadata={"format": "pt"})
-
-
 def test_a_missing_weight_is_named(checkpoint):
     name = "model.layers.1.linear_attn.in_proj_qkv.weight"
     change_weights(checkpoint, lambda weights: weights.pop(name))
@@ -184,6 +194,26 @@ def test_a_folder_without_weights_is_refused(checkpoint):
     (checkpoint / "model.safetensors").unlink()
     with pytest.raises(UnsupportedModelError, match="weights in .* cannot be read: .*no file named model.safetensors"):
         load_model(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "content"),
+    [
+        ("model-00002-of-*.safetensors", None),
+        ("model-00002-of-*.safetensors", b"\x00" * 100),
+        ("model.safetensors.index.json", b"{"),
+        ("model.safetensors.index.json", b"{}"),
+        ("model.safetensors.index.json", None),
+    ],
+)
+def test_a_sharded_checkpoint_with_a_damaged_part_is_refused(damaged, content, tiny_checkpoint, tmp_path):
+    transformers.Qwen3_5ForCausalLM.from_pretrained(tiny_checkpoint("qwen3_5")).save_pretrained(
+        tmp_path, max_shard_size="200KB"
+    )
+    (path,) = tmp_path.glob(damaged)
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(UnsupportedModelError, match="weights in .* cannot be read: .*copy the checkpoint again"):
+        load_model(tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "fp32", "int8", ""])
