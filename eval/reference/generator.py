@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from .filler import filler_sentence
 from .inventory import Inventory
+from .loose import LooseLanguage
 from .prompt import NOT_IN_DOCUMENTS, SYSTEM_PROMPT
 from .prose import Prose
 from .relations import RELATIONS, Relation
@@ -181,7 +182,7 @@ class Entity:
 
 @dataclass
 class Fact:
-    """`entity` stands in `relation` to `value`; `noun` is set for attributes that have no relation of their own."""
+    """`entity` stands in `relation` to `value`; without a relation, `noun` is the attribute, or `say` and `asks` the wording."""
 
     entity: Entity
     relation: Relation | None
@@ -189,6 +190,8 @@ class Fact:
     value: str
     target: Entity | None = None
     chunk: int = -1
+    say: str = ""
+    asks: tuple[str, ...] = ()
 
 
 @dataclass
@@ -221,13 +224,36 @@ def accepted_answers(value: str) -> tuple[str, ...]:
     return tuple(accepted)
 
 
-class ContextMaker:
-    """Builds contexts from one half of the inventory. Deterministic given the random generator it is handed."""
+class _Picker:
+    """Draws from the inventory's word lists; in training one word in six is an arbitrary one."""
 
-    def __init__(self, inventory: Inventory, prose: Prose | None = None):
+    def __init__(self, inventory: Inventory, loose: LooseLanguage | None, rng: random.Random):
+        self.lists, self.loose, self.rng = inventory.lists, loose, rng
+
+    def __call__(self, kind: str) -> str:
+        if self.loose and self.rng.random() < 0.17:
+            return self.loose.word(self.rng)
+        return self.rng.choice(self.lists[kind])
+
+
+class ContextMaker:
+    """Builds contexts from one half of the inventory. Deterministic given the random generator it is handed.
+
+    Parameters
+    ----------
+    inventory : Inventory
+        Where names and values come from.
+    prose : Prose, optional
+        Real sentences between the facts, and arbitrary words (training only).
+    held_out_wording : bool, optional
+        Which half of the wordings to use; by default the inventory's. Only diagnostics mix them.
+    """
+
+    def __init__(self, inventory: Inventory, prose: Prose | None = None, held_out_wording: bool | None = None):
         self.inventory = inventory
         self.prose = prose
-        self.half = inventory.half
+        self.half = inventory.half if held_out_wording is None else int(held_out_wording)
+        self.loose = LooseLanguage(prose.words) if prose and not self.half else None
         self.by_kind: dict[str, list[Relation]] = {kind: [] for kind in set(KINDS)}
         for relation in RELATIONS:
             for kind in relation.kinds:
@@ -239,53 +265,53 @@ class ContextMaker:
 
     def entity(self, kind: str, rng: random.Random) -> Entity:
         """A new entity of a kind."""
-        inv, pick = self.inventory, self.inventory.lists
+        inv, pick = self.inventory, _Picker(self.inventory, self.loose, rng)
         it = ("it", "it", "its")
         style = rng.random()
         if kind == "person":
             return Entity(kind, inv.person(rng), "person", rng.choice((("she", "her", "her"), ("he", "him", "his"))))
         if kind == "goodsent":
-            noun = rng.choice(pick["goods"])
-            surface = noun if style < 0.5 else f"{rng.choice(pick['colour'] if style < 0.7 else pick['material'])} {noun}"
+            noun = pick("goods")
+            surface = noun if style < 0.5 else f"{pick('colour' if style < 0.7 else 'material')} {noun}"
             return Entity(kind, surface, noun, ("they", "them", "their"))
         if kind == "company":
             return Entity(kind, inv.company(rng), "company", it)
         if kind == "room":
             return Entity(kind, inv.place(rng) if style < 0.6 else f"the {inv.coined(rng)} room", "room", it)
         if kind == "policy":
-            noun = rng.choice(pick["policy_noun"])
+            noun = pick("policy_noun")
             surface = f"the {noun}"
             if style > 0.6:
-                surface += f" of the {rng.choice(pick['unit_head'])} {rng.choice(pick['unit_tail'])}"
+                surface += f" of the {pick('unit_head')} {pick('unit_tail')}"
             return Entity(kind, surface, noun, it)
         if kind == "event":
-            noun = rng.choice(pick["event_noun"])
-            head = inv.town(rng) if style < 0.5 else rng.choice(pick["month"]) if style < 0.75 else inv.coined(rng)
+            noun = pick("event_noun")
+            head = inv.town(rng) if style < 0.5 else pick("month") if style < 0.75 else inv.coined(rng)
             return Entity(kind, f"the {head} {noun}", noun, it)
         if kind == "unit":
             if style < 0.4:
-                noun = rng.choice(pick["shift"])
+                noun = pick("shift")
                 return Entity(kind, f"the {noun} at {inv.site(rng)}", noun, it)
-            noun = rng.choice(pick["unit_tail"])
-            surface = f"the {rng.choice(pick['unit_head'])} {noun}"
+            noun = pick("unit_tail")
+            surface = f"the {pick('unit_head')} {noun}"
             if style > 0.8:
                 surface += f" at {inv.site(rng)}" if style > 0.9 else f" in {inv.town(rng)}"
             return Entity(kind, surface, noun, it)
         if kind == "team":
-            head = rng.choice(pick["unit_head"]) if style < 0.6 else inv.coined(rng)
+            head = pick("unit_head") if style < 0.6 else inv.coined(rng)
             return Entity(kind, f"the {head} team", "team", it)
         if kind == "site":
             surface = inv.site(rng)
             return Entity(kind, surface, surface.split(maxsplit=2)[2], it)
-        noun = rng.choice(pick[{"product": "product_noun", "machine": "machine_noun", "vehicle": "vehicle_noun"}[kind]])
+        noun = pick(f"{kind}_noun")
         if style < 0.3:
             surface = f"the {inv.coined(rng)} {noun}"
         elif style < 0.45:
             surface = f"{noun} {inv.number(rng, 2, 60)}" if kind != "product" else f"the {noun} {inv.code(rng)}"
         elif style < 0.6:
-            surface = f"the {rng.choice(pick['colour'] if rng.random() < 0.5 else pick['material'])} {noun}"
+            surface = f"the {pick('colour' if rng.random() < 0.5 else 'material')} {noun}"
         elif style < 0.75:
-            surface = f"the {rng.choice(pick['side'])} {noun}"
+            surface = f"the {pick('side')} {noun}"
         elif style < 0.85:
             surface = f"the {noun} in {inv.place(rng)}"
         else:
@@ -324,6 +350,12 @@ class ContextMaker:
         for _ in range(count * 3):
             if len(facts) == count:
                 break
+            if self.loose and rng.random() < 0.25:
+                key, say, asks, value = self.loose.relation(self.inventory, rng)
+                if key not in used:
+                    used.add(key)
+                    facts.append(Fact(entity, None, key, value, say=say, asks=asks))
+                continue
             if rng.random() < 0.2:
                 noun, value = self.attribute(rng)
                 if noun not in used:
@@ -336,6 +368,8 @@ class ContextMaker:
             if group in used or relation.name in used:
                 continue
             value = self.inventory.value(relation.value, rng)
+            if self.loose and relation.value in self.inventory.lists and rng.random() < 0.25:
+                value = self.loose.phrase(rng)
             if (relation.name, value) in taken or value == entity.surface:
                 continue
             taken.add((relation.name, value))
@@ -347,13 +381,16 @@ class ContextMaker:
 
     def statement(self, fact: Fact, rng: random.Random, pronoun: bool) -> str:
         """A sentence that tells the fact; with `pronoun`, the entity was just mentioned and is not named again."""
-        template = ""
+        template = fact.say
         if fact.relation is not None and rng.random() < 0.8:
             template = rng.choice(self.says[fact.relation.name])
         if not template:
-            template = rng.choice(SAY_FRAMES[self.half]).replace("{n}", fact.noun)
+            template = rng.choice(SAY_FRAMES[self.half])
         entity = fact.entity
+        if self.loose:
+            template = self.loose.vary(template, rng)
         template = template.replace("{n}", fact.noun)
+        named = template.startswith("{v}") or (template.startswith("{e}") and not pronoun)
         if pronoun:
             subject, obj, own = entity.pronouns
             described = entity.kind not in ("person", "goodsent", "company") and rng.random() < 0.4
@@ -370,11 +407,12 @@ class ContextMaker:
         text = template.replace("{e}", entity.surface).replace("{v}", fact.value)
         if text.startswith("they "):
             text = _PLURAL.sub(lambda match: _PLURALS[match[0]], text, count=1)
-        return _capital(text).replace("..", ".")
+        text = _capital(text).replace("..", ".")
+        return self.loose.aside(text, named, rng) if self.loose else text
 
     def ask(self, fact: Fact, rng: random.Random, surface: str | None = None) -> str:
         """A question whose answer is the fact's value; `surface` replaces the entity's name in two-hop questions."""
-        template = ""
+        template = rng.choice(fact.asks) if fact.asks else ""
         if fact.relation is not None and rng.random() < 0.8:
             template = rng.choice(self.asks[fact.relation.name])
         if not template:
@@ -384,7 +422,10 @@ class ContextMaker:
             person = fact.relation is not None and fact.relation.value == "person"
             frames = WHO_FRAMES if person and rng.random() < 0.7 else ASK_FRAMES
             template = rng.choice(frames[self.half]).replace("{n}", noun)
-        return _capital(template.replace("{e}", surface or fact.entity.surface).replace("{k}", fact.entity.noun))
+        if self.loose:
+            template = self.loose.vary(template, rng)
+        text = _capital(template.replace("{e}", surface or fact.entity.surface).replace("{k}", fact.entity.noun))
+        return self.loose.polite(text, rng) if self.loose else text
 
     # Chunks
 
@@ -425,6 +466,9 @@ class ContextMaker:
                     blocks.append(f"{_capital(entity.surface)}:")
                 lines = []
                 for fact in group:
+                    if fact.say:
+                        lines.append(self.statement(fact, rng, pronoun=False))
+                        continue
                     line = f"{_capital(fact.noun)}: {fact.value}"
                     lines.append(f"| {_capital(fact.noun)} | {fact.value} |" if style < 0.05 else f"- {line}")
                 blocks.append("\n".join(lines))
@@ -565,7 +609,7 @@ class ContextMaker:
             lowered = entity.surface.lower()
             if any(lowered in f.entity.surface.lower() or f.entity.surface.lower() in lowered for f in context.facts):
                 return None
-            return self.ask(Fact(entity, model.relation, model.noun, ""), rng)
+            return self.ask(Fact(entity, model.relation, model.noun, "", asks=model.asks), rng)
         known = [f for f in context.facts if f.entity.surface == model.entity.surface]
         used = {f.noun for f in known} | {
             key for f in known if f.relation for key in (f.relation.name, EXCLUSIVE.get(f.relation.name, ""))
@@ -583,11 +627,14 @@ class HeldOut:
     ----------
     seed : int
         The same seed gives the same questions.
+    held_out_names, held_out_wording : bool
+        Set one to False to see which half of the difficulty is names and values, and which is wording. Held-out scores
+        have both.
     """
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, held_out_names: bool = True, held_out_wording: bool = True):
         self.seed = seed
-        self.maker = ContextMaker(Inventory(held_out=True))
+        self.maker = ContextMaker(Inventory(held_out=held_out_names), held_out_wording=held_out_wording)
 
     def questions(self, count: int, hops: int = 1, chunks: int = 10, chunk_tokens: int = 100) -> list[Question]:
         """`count` questions, each with its own documents.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
-_WORD = re.compile(r"[a-z]{3,12}")
+_WORD = re.compile(r"\b[a-z]{3,12}\b")
 # Never train on these: they serve as evaluation text elsewhere.
 EXCLUDED = ("pydoc_data", "xquad")
 TEXT_SUFFIXES = (".md", ".rst", ".txt")

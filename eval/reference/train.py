@@ -66,7 +66,14 @@ def question_ids(tokenizer: Tokenizer, question: Question, system: bool = True) 
     return [token for encoding in tokenizer.encode_batch_fast(pieces) for token in encoding.ids]
 
 
-def score(model: ReferenceModel, tokenizer: Tokenizer, questions: list[Question], rows: int, length: int) -> Score:
+def score(
+    model: ReferenceModel,
+    tokenizer: Tokenizer,
+    questions: list[Question],
+    rows: int,
+    length: int,
+    misses: list[str] | None = None,
+) -> Score:
     """Greedy exact match by full prefill.
 
     Greedy decoding gives an accepted answer if and only if every one of its tokens is the most likely one given those
@@ -90,8 +97,12 @@ def score(model: ReferenceModel, tokenizer: Tokenizer, questions: list[Question]
         hidden = model.hidden(ids.to(device)).detach().view(rows, length, -1)
         for row, (index, context, answer_ids) in enumerate(part):
             places = slice(len(context) - 1, len(context) + len(answer_ids) - 1)
-            if model.logits(hidden[row, places]).argmax(-1).tolist() == answer_ids:
+            best = model.logits(hidden[row, places]).argmax(-1).tolist()
+            if best == answer_ids:
                 matched.add(index)
+            elif misses is not None:
+                question = questions[index]
+                misses.append(f"{question.question} | {question.answers[0]} | {tokenizer.decode(best)}")
     return Score(len(matched), len(questions))
 
 
@@ -248,6 +259,14 @@ class Trainer:
         for name, hops in (("one_hop", 1), ("two_hop", 2), ("unanswerable", 0)):
             questions = HeldOut(seed=2026).questions(count, hops=hops)
             results[name] = str(score(self.model, self.tokenizer, questions, rows, EVALUATION_LENGTH))
+        if final:
+            for names, wording in ((False, False), (False, True), (True, False), (True, True)):
+                questions = HeldOut(7, names, wording).questions(min(count, 200))
+                misses: list[str] = []
+                result = score(self.model, self.tokenizer, questions, rows, EVALUATION_LENGTH, misses)
+                self.log(f"names {'held out' if names else 'known'}, wording {'held out' if wording else 'known'}: {result}")
+                for miss in misses[:12]:
+                    self.log(f"  missed: {miss}")
         self.log(f"held out ({'final' if final else 'interim'}, full prefill, exact match): {json.dumps(results)}")
         return results
 

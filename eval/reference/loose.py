@@ -1,0 +1,134 @@
+"""Looser language for training: relations made of arbitrary words, small edits of wordings, asides.
+
+The relations of relations.py are few, and a model could learn them by heart. Here a verb or noun of the question is any
+word at all, and the only way to the answer is the same word in the document.
+"""
+
+from __future__ import annotations
+
+import random
+
+from .inventory import Inventory
+
+# (sentence, questions, kind of value); {w} and {x} are arbitrary words, {p} a preposition.
+PATTERNS = (
+    ("{e} {w}s {v}.", ("What does {e} {w}?", "Which thing does {e} {w}?"), "phrase"),
+    ("{e} has {w}ed {v}.", ("What has {e} {w}ed?",), "phrase"),
+    ("{e} can {w} {v}.", ("What can {e} {w}?",), "phrase"),
+    ("{e} is {w}ed by {v}.", ("Who {w}s {e}?", "By whom is {e} {w}ed?", "Who has {w}ed {e}?"), "person"),
+    ("{v} {w}s {e}.", ("Who {w}s {e}?", "Who is it that {w}s {e}?", "By whom is {e} {w}ed?"), "person"),
+    ("{v} {w}ed {e} last year.", ("Who {w}ed {e}?", "Who {w}ed {e} last year?"), "person"),
+    ("To {w} {e}, ask {v}.", ("Whom do I ask to {w} {e}?", "Who helps to {w} {e}?"), "person"),
+    ("{v} is there to {w} {e}.", ("Who is there to {w} {e}?",), "person"),
+    ("{e} is {w}ed {p} {v}.", ("What is {e} {w}ed {p}?", "{p} what is {e} {w}ed?"), "phrase"),
+    ("{e} {w}s {p} {v}.", ("What does {e} {w} {p}?", "{p} what does {e} {w}?"), "phrase"),
+    ("{e} {w}s {p} {v}.", ("Where does {e} {w}?", "{p} which place does {e} {w}?"), "place"),
+    ("{e} was {w}ed in {v}.", ("Where was {e} {w}ed?", "In which town was {e} {w}ed?"), "town"),
+    ("The {w} {x} of {e} is {v}.", ("What is the {w} {x} of {e}?", "Which {w} {x} does {e} have?"), "phrase"),
+    ("{e} has the {w} {x} {v}.", ("What is the {w} {x} of {e}?", "Which {w} {x} does {e} have?"), "code"),
+    ("The {w} of {e} is {v}.", ("What is the {w} of {e}?", "What {w} does {e} have?"), "code"),
+    ("The {w} of {e} was {v}.", ("What was the {w} of {e}?", "How high was the {w} of {e}?"), "money"),
+    ("{v} is the {w} of {e}.", ("Who is the {w} of {e}?", "Who is {w} of {e}?"), "person"),
+    ("The {w} for {e} is called {v}.", ("What is the {w} for {e} called?",), "company"),
+    ("{v} became {w} of {e}.", ("Who became {w} of {e}?",), "person"),
+    ("The {x} that {w}s {e} is {v}.", ("Which {x} {w}s {e}?", "What is the {x} that {w}s {e}?"), "phrase"),
+    ("{e} has {v} {w}s.", ("How many {w}s does {e} have?", "What number of {w}s does {e} have?"), "quantity"),
+    ("There are {v} {w}s at {e}.", ("How many {w}s are there at {e}?",), "quantity"),
+    ("Each {x} of {e} has {v} {w}s.", ("How many {w}s does each {x} of {e} have?",), "quantity"),
+    ("{e} {w}s at {v}.", ("When does {e} {w}?", "At what time does {e} {w}?"), "clock"),
+    ("{e} will be {w}ed on {v}.", ("When will {e} be {w}ed?", "On which date will {e} be {w}ed?"), "date"),
+    ("{e} was {w}ed in {v}.", ("When was {e} {w}ed?", "In which year was {e} {w}ed?"), "year"),
+    ("{e} is {w}ed every {v}.", ("How often is {e} {w}ed?", "When is {e} {w}ed?"), "weekday"),
+    ("It takes {v} to {w} {e}.", ("How long does it take to {w} {e}?",), "hours"),
+    ("{e} {w}s after {v}.", ("After how long does {e} {w}?", "When does {e} {w}?"), "days"),
+    ("{e} {w}s up to {v}.", ("How much does {e} {w}?", "Up to what does {e} {w}?"), "mass"),
+    ("{e} {w}s no more than {v}.", ("How much does {e} {w} at most?",), "money"),
+    ("{w} {e} with {v}.", ("With what should I {w} {e}?", "What do I {w} {e} with?"), "tool"),
+    ("Never {w} {e} without {v}.", ("Without what must I never {w} {e}?",), "gear"),
+    ("{e} is {w} and {v}.", ("Apart from {w}, what is {e}?",), "colour"),
+    ("Because of {v}, {e} had to {w}.", ("Why did {e} have to {w}?",), "reason"),
+    ("{e} {w}s because of {v}.", ("Why does {e} {w}?",), "reason"),
+    ("In the {w}, {e} uses {v}.", ("What does {e} use in the {w}?",), "phrase"),
+    ("{e} gets its {w}s from {v}.", ("Where does {e} get its {w}s?", "From whom does {e} get its {w}s?"), "company"),
+    ("People at {e} {w} {v}.", ("What do people at {e} {w}?",), "phrase"),
+    ("On {x} days {e} {w}s {v}.", ("What does {e} {w} on {x} days?",), "phrase"),
+)
+PREPOSITIONS = ("with", "to", "in", "on", "from", "by", "at", "for", "under", "into", "behind", "near")
+OPENINGS = (
+    "In practice, ", "At present, ", "As agreed, ", "Since the move, ", "By the way, ", "For now, ", "In most cases, ",
+    "After a long search, ", "As the map shows, ", "According to the manual, ", "From this year on, ", "As a rule, ",
+    "Unlike in the past, ", "In short, ", "To be exact, ", "Remember that ", "We confirm that ", "It is known that ",
+    "The report says that ", "Everyone agrees that ", "In the {w}, ", "Despite the {w}, ", "With the new {w}, ",
+)  # fmt: skip
+ENDINGS = (
+    " at present", ", as everybody knows", ", and this will not change", " for the time being", ", by the way", " again",
+    ", which surprised nobody", ", as agreed", ", at least for now", " these days", ", according to the {w}", ", not the {w}",
+    ", and has been for years", " without exception", ", whatever the {w}", " in theory and in practice", " as before",
+)  # fmt: skip
+LEADS = (
+    "Can you tell me: ", "Please tell me: ", "Quick question: ", "I would like to know: ", "Hello! ", "One more thing: ",
+    "According to the documents: ", "For the {w}: ", "Help me: ", "We were wondering: ", "Question from the {w}: ",
+)  # fmt: skip
+TRAILS = (" Answer briefly.", " Thank you.", " Please answer.", " I forgot.", " It is about the {w}.", " Any idea?")
+SMALL_WORDS = frozenset("the a an of is at in on for to and its has are was by with from be do does please now".split())
+
+
+class LooseLanguage:
+    """Draws arbitrary words and varies wordings. For training only."""
+
+    def __init__(self, words: tuple[str, ...]):
+        self.words = words
+
+    def word(self, rng: random.Random) -> str:
+        return rng.choice(self.words)
+
+    def phrase(self, rng: random.Random) -> str:
+        """One to four arbitrary words, at times with an article."""
+        words = [self.word(rng) for _ in range(rng.choice((1, 1, 2, 2, 3, 4)))]
+        return rng.choice(("", "", "a ", "the ", "the ", "two ", "some ")) + " ".join(words)
+
+    def relation(self, inventory: Inventory, rng: random.Random) -> tuple[str, str, tuple[str, ...], str]:
+        """(key, sentence, questions, value) of a relation made of arbitrary words."""
+        say, asks, kind = rng.choice(PATTERNS)
+        w, x, p = self.word(rng), self.word(rng), rng.choice(PREPOSITIONS)
+        value = self.phrase(rng) if kind == "phrase" else inventory.value(kind, rng)
+
+        def fill(text: str) -> str:
+            return text.replace("{w}", w).replace("{x}", x).replace("{p}", p)
+
+        return w, fill(say), tuple(fill(ask) for ask in asks), value
+
+    def vary(self, template: str, rng: random.Random) -> str:
+        """The same sentence or question with a word more or less."""
+        if rng.random() > 0.25:
+            return template
+        words = template.split(" ")
+        place = rng.randrange(len(words))
+        if words[place] in SMALL_WORDS and rng.random() < 0.5:
+            words.pop(place)
+        elif "{" not in words[place] and rng.random() < 0.25:
+            words[place] = self.word(rng) + ("?" if words[place].endswith("?") else "")
+        else:
+            words.insert(place, self.word(rng))
+        return " ".join(words)
+
+    def aside(self, sentence: str, named: bool, rng: random.Random) -> str:
+        """The sentence with an opening or ending that adds nothing. `named`: it begins with a name, so keep the capital."""
+        style = rng.random()
+        if style < 0.12:
+            opening = rng.choice(OPENINGS).replace("{w}", self.word(rng))
+            return opening + (sentence if named else sentence[0].lower() + sentence[1:])
+        if style < 0.22 and sentence.endswith("."):
+            return sentence[:-1] + rng.choice(ENDINGS).replace("{w}", self.word(rng)) + "."
+        return sentence
+
+    def polite(self, question: str, rng: random.Random) -> str:
+        """The question with a lead or trail that adds nothing."""
+        style = rng.random()
+        if style < 0.08:
+            return rng.choice(LEADS).replace("{w}", self.word(rng)) + question
+        if style < 0.13:
+            return question + rng.choice(TRAILS).replace("{w}", self.word(rng))
+        if style < 0.18:
+            return question.rstrip("?.")
+        return question
