@@ -140,22 +140,19 @@ class _Chunker:
 
     def keep(self, first: int, last: int, heading: str, own: bool) -> None:
         """A chunk of the sections first..last-1 under the heading of their parent."""
-        head = self.sections[first]
-        if own and heading and not self.document.text[head.body : head.end].strip():
-            # Only a heading. Whatever stands below repeats it, unless that has too long a path to show.
+        head, end, text = self.sections[first], self.sections[last - 1].end, self.document.text
+        below = self.sections[first + 1] if first + 1 < len(self.sections) else head
+        repeated = below.level > head.level and self.heading(below.heading_path)
+        if own and repeated and not text[head.body : head.end].strip():
+            # Only a heading, and what stands below it repeats it.
             if last > first + 1:
                 self.keep(first + 1, last, heading, own=False)
-                return
-            below = self.sections[last] if last < len(self.sections) else head
-            if below.level > head.level and self.heading(below.heading_path):
-                return
-            self.cut(heading, head.start, head.end)
         elif own:
-            self.cut(heading, head.body if heading else head.start, self.sections[last - 1].end)
+            self.cut(heading, head.body if heading and text[head.body : end].strip() else head.start, end)
         elif all(section.level > head.level for section in self.sections[first + 1 : last]):
             self.keep_one(first, last)
         else:
-            self.cut(heading, head.start, self.sections[last - 1].end)
+            self.cut(heading, head.start, end)
 
     def keep_one(self, first: int, last: int | None = None) -> None:
         """A chunk of one section, or of a section with all below it, under its own heading."""
@@ -172,7 +169,7 @@ class _Chunker:
     def cut(self, heading: str, start: int, end: int) -> None:
         """Chunks of ``text[start:end]``: one if it fits, else as the splitter finds boundaries."""
         text = self.document.text
-        if self.fits(heading, text[start:end].strip()):
+        if self.fits(heading, _trimmed(text[start:end])):
             self.add(heading, start, end)
             return
         kind = MarkdownSplitter if self.document.format == "markdown" else TextSplitter
@@ -190,7 +187,7 @@ class _Chunker:
 
     def force(self, heading: str, start: int, end: int) -> None:
         """Keep ``text[start:end]``, halved until it fits: the splitter keeps some clusters of characters together."""
-        if end - start <= 1 or self.fits(heading, self.document.text[start:end].strip()):
+        if end - start <= 1 or self.fits(heading, _trimmed(self.document.text[start:end])):
             self.add(heading, start, end)
             return
         middle = (start + end) // 2
@@ -198,13 +195,12 @@ class _Chunker:
         self.force(heading, middle, end)
 
     def add(self, heading: str, start: int, end: int) -> None:
-        """Append a chunk; only line ends and white space at the end are cut off, indentation stays."""
+        """Append a chunk of ``text[start:end]``, unless that is blank."""
         text = self.document.text[start:end]
-        kept = text.lstrip("\n")
-        start += len(text) - len(kept)
-        kept = kept.rstrip()
+        kept = _trimmed(text)
         if not kept:
             return
+        start += text.index(kept)
         pages = self.document.page_starts
         self.chunks.append(
             Chunk(
@@ -216,3 +212,10 @@ class _Chunker:
                 {"page": bisect.bisect_right(pages, start)} if pages else {},
             )
         )
+
+
+def _trimmed(text: str) -> str:
+    """Without blank lines at the start and white space at the end; indentation stays, since code needs it."""
+    text = text.rstrip()
+    blank = text[: len(text) - len(text.lstrip())]
+    return text[blank.rfind("\n") + 1 :]

@@ -28,9 +28,10 @@ def assert_covers(document, chunks):
     """Chunks, in order, hold all of the text but white space between them and headings that are in ``heading``."""
     at = document.sections[0].start if document.sections else 0
     for chunk in chunks:
-        found = document.text.index(chunk.text, at)
+        line = sum(len(line) + 1 for line in document.text.split("\n")[: chunk.line_start - 1])
+        found = document.text.index(chunk.text, max(at, line))
         for line in document.text[at:found].split("\n"):
-            title = line.strip().strip("#=-~ \t")
+            title = " ".join(line.strip().strip("#=-~ \t").split())
             assert not title or title in chunk.heading
         at = found + len(chunk.text)
     assert not document.text[at:].strip()
@@ -69,6 +70,11 @@ def test_a_heading_longer_than_a_chunk_is_cut_like_text():
     assert "Body at the end." in chunks[-1].text
 
 
+def test_a_heading_that_nothing_below_repeats_is_kept():
+    document = markdown("# Yard\n" + ("## " + "long title " * 20 + "\n") * 2)
+    assert "Yard" in chunk_document(document, words, 64)[0].rendered
+
+
 def test_lines_are_those_of_the_file():
     document = markdown("---\na: 1\n---\n# A\n\none\n\n# B\n\n" + "two two\n" * 30)
     chunks = chunk_document(document, words, 32)
@@ -94,6 +100,13 @@ def test_the_hash_is_of_what_the_model_sees_and_not_of_the_file():
 def test_a_target_too_small_for_any_character_is_refused(target):
     with pytest.raises(ValueError, match=f"target_tokens is {target}; use at least 32"):
         chunk_document(plain("text"), words, target)
+
+
+def test_indentation_at_the_start_of_a_piece_is_kept_and_counted():
+    text = "\n \n    " + "x" * 190 + "\n" + "y" * 50
+    chunks = chunk_document(plain(text), len, 200)
+    assert chunks[0].text.startswith("    x")
+    assert max(len(chunk.rendered) for chunk in chunks) <= 200
 
 
 UNBREAKABLE = {
@@ -142,7 +155,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(PIECES, max_size=60), st.sampled_from([32, 64, 200]), st.booleans())
 def test_any_document_is_covered_by_nonempty_chunks_within_the_target(pieces, target, as_markdown):
     text = "".join(pieces)

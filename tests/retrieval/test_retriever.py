@@ -159,9 +159,9 @@ def test_a_second_sync_changes_nothing(quick, write):
 
 def test_settled_files_are_not_read_again(quick, write, monkeypatch):
     corpus = write({"a.md": "one"})
-    monkeypatch.setattr("linearkv.retrieval.retriever._SETTLED_NS", -1)
+    monkeypatch.setattr("linearkv.retrieval.syncing._SETTLED_NS", -1)
     quick.sync(corpus)
-    monkeypatch.setattr("linearkv.retrieval.retriever.load", None)
+    monkeypatch.setattr("linearkv.retrieval.syncing.load", None)
     assert summary(quick.sync(corpus)) == {"unchanged": 1}
 
 
