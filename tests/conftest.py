@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+# The tests' tensors are tiny: a second thread mostly waits for the first, and where the cores are shared it waits long.
+torch.set_num_threads(1)
+
 
 def _tiny_text_settings() -> dict:
     return {
