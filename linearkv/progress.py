@@ -38,21 +38,22 @@ class _Lines:
         self._stream = stream
         self._clock = clock
         self._stage = ""
+        self._before = 0
         self._started = self._written = clock()
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         now = self._clock()
         if stage != self._stage:
-            self._stage, self._started = stage, now
+            self._stage, self._started, self._before = stage, now, done
         if now - self._written < EVERY_S:
             return
         self._written = now
         unit = _UNITS.get(stage, "")
-        rate = done / (now - self._started) if now > self._started else 0.0
+        rate = (done - self._before) / (now - self._started) if now > self._started else 0.0
         line = f"{stage}: {done:,} {unit}" if total is None else f"{stage}: {done:,} of {total:,} {unit}"
         if rate:
             line += f", {rate:.1f} a second"
-            if total is not None:
+            if total is not None and done < total:
                 line += f", {seconds((total - done) / rate)} left"
         print(line, file=self._stream, flush=True)
 

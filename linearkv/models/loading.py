@@ -60,7 +60,8 @@ def load_model(
         model = _load_folder(folder, _device(device), dtype)
     adapter = GDNModel(model, folder)
     if self_test:
-        _self_test(adapter)
+        with _quiet():
+            _self_test(adapter)
     return adapter
 
 
