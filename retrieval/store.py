@@ -585,17 +585,26 @@ class DocumentStore:
     # ---- searching -----------------------------------------------------------------------------------------------
 
     def lexical(self, question: str, limit: int, allowed: set[int]) -> list[int]:
-        """Ids of the contents that share words with the question, best first by BM25, among ``allowed``."""
+        """Ids of the contents that share words with the question, best first by BM25, among ``allowed``.
+
+        The list ends where a content scores less than a third of the best: it shares only words that most have, and a
+        rank among thousands of equals would say nothing.
+        """
         expression = match_expression(question)
         found: list[int] = []
-        if expression:
-            with self._guard, _explained(self):
-                sql = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY bm25(words, 2.0, 1.0), rowid"
-                for (key,) in self._connection.execute(sql, (expression,)):
-                    if key in allowed:
-                        found.append(key)
-                        if len(found) == limit:
-                            break
+        if not expression:
+            return found
+        best = 0.0
+        with self._guard, _explained(self):
+            sql = "SELECT rowid, bm25(words, 2.0, 1.0) FROM words WHERE words MATCH ? ORDER BY 2, 1"
+            for key, score in self._connection.execute(sql, (expression,)):
+                if key not in allowed:
+                    continue
+                best = best or score
+                # Scores of FTS5 are negative, the best one first.
+                if len(found) == limit or score > best / 3:
+                    break
+                found.append(key)
         return found
 
     def content(self, content_id: int) -> tuple[str, str, str]:

@@ -63,6 +63,12 @@ def test_the_end_of_unbreakable_texts_is_found(real, write):
     assert real.search("守门人叫什么", 1)[0].text.endswith("守门人叫欧阳竹。")
 
 
+@pytest.mark.parametrize("number", [3, 37, 118])
+def test_a_number_is_found_among_texts_that_are_alike_but_for_it(real, write, number):
+    real.sync(write({f"l{n}.md": f"Locker {n} contains {n * 7} buttons." for n in range(120)}))
+    assert paths(real.search(f"What is in locker {number}?", 1)) == [f"l{number}.md"]
+
+
 @pytest.mark.parametrize("k", [1, 2, 10])
 def test_no_more_hits_than_chunks_and_none_twice(real, write, k):
     real.sync(write({"one.txt": "The red barge carries salt.", "two.txt": "The grey barge carries wool."}))
