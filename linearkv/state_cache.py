@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from linearkv.cache import Hit, NotStored, PageStore, encode
+from linearkv.cache import NO_TAG, Hit, NotStored, PageStore, encode
 from linearkv.identity import ModelIdentity, chunk_key
 from linearkv.models import GDNModel
 from linearkv.states import ChunkState, PrefixState
@@ -123,21 +123,33 @@ class StateCache:
     ) -> Filled:
         """Prefills and stores every chunk whose state is not in the store; each group is durable before the next.
 
+        Ends early, and says so, when the store evicts the first of these states to take in the last: then the budget
+        holds no more of them.
+
         Args:
             on_progress: called with the number of chunks done since the last call.
             group: chunks looked up, prefilled and written together: bounds memory, and what an interruption costs.
         """
         filled = Filled()
+        first: str | None = None
         remaining = iter(chunks)
         while some := list(islice(remaining, group)):
             wanted = {self.key(chunk.token_ids): chunk for chunk in some}
             present = self.pages.contains(wanted)
+            self.pages.touch(present)
+            first = first or next(iter(wanted))
             missing = {key: chunk for key, chunk in wanted.items() if key not in present}
             for part in _by_tokens(missing, self._batch_tokens):
                 self._prefill(part, filled.not_stored)
+                filled.prefilled += len(part)
+                if not self.pages.contains([first]):
+                    filled.not_stored.append(
+                        "the disk budget holds no more states: queries that need the others prefill them again; "
+                        "raise disk_budget to keep all"
+                    )
+                    return filled
                 if on_progress is not None:
                     on_progress(len(part))
-            filled.prefilled += len(missing)
             filled.present += len(some) - len(missing)
             if on_progress is not None:
                 on_progress(len(some) - len(missing))
@@ -145,8 +157,8 @@ class StateCache:
 
     def drop_unless(self, live_tags: set[str]) -> int:
         """Removes stored states whose text is not among `live_tags` (see `tag`); returns how many went."""
-        dead = [key for key, metadata in self.pages.metadata() if metadata.get("content", "") not in live_tags | {""}]
-        return self.pages.delete(dead)
+        kept = live_tags | {NO_TAG}
+        return self.pages.delete([key for key, tag in self.pages.tags().items() if tag not in kept])
 
     def _prefill(self, missing: dict[str, ChunkTokens], not_stored: list[str]) -> dict[str, ChunkState]:
         if not missing:
@@ -159,7 +171,7 @@ class StateCache:
                 key,
                 pack(state, self._model.layer_types, self._policy),
                 secret=self._secret,
-                metadata={"content": self.tag(chunk.content_hash)},
+                tag=self.tag(chunk.content_hash),
             )
             for (key, chunk), state in zip(missing.items(), states, strict=True)
         ]

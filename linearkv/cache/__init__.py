@@ -15,13 +15,14 @@ from pathlib import Path
 from linearkv.cache.base import Hit, Miss, NotStored, PageStore, Stored, TierStat, VerifyReport
 from linearkv.cache.files import FileStore
 from linearkv.cache.memory import MemoryStore
-from linearkv.cache.pages import FORMAT_VERSION, Page, PageDamaged, decode, encode
+from linearkv.cache.pages import FORMAT_VERSION, NO_TAG, Page, PageDamaged, decode, encode
 from linearkv.cache.tiered import TieredStore
 
 __all__ = [
     "FORMAT_VERSION",
     "FileStore",
     "Hit",
+    "NO_TAG",
     "MemoryStore",
     "Miss",
     "NotStored",

@@ -121,11 +121,19 @@ class PageStore(Protocol):
         ...
 
     def contains(self, keys: Iterable[str]) -> set[str]:
-        """Those of `keys` that are present, without reading them: a later get may still find one damaged."""
+        """Those of `keys` that are in the store's lasting tier, without reading them: a get may find one damaged."""
         ...
 
     def keys(self) -> list[str]:
         """All keys present, in no particular order."""
+        ...
+
+    def tags(self) -> dict[str, str]:
+        """Key -> tag of every page present, as its first bytes claim, without checking them."""
+        ...
+
+    def touch(self, keys: Iterable[str]) -> None:
+        """Mark pages as used now, so that they are not the next to be evicted. Absent keys are no error."""
         ...
 
     def delete(self, keys: Iterable[str]) -> int:

@@ -236,6 +236,16 @@ class FileStore:
             self._refresh()
             return list(self._sizes)
 
+    def tags(self) -> dict[str, str]:
+        """Key -> tag of every page, as its first bytes claim; pages that cannot be read are left out."""
+        found = {}
+        for key in self.keys():
+            with suppress(OSError), self.path(key).open("rb", buffering=0) as file:
+                tag = page_format.read_tag(file.read(HEAD_BYTES))
+                if tag is not None:
+                    found[key] = tag
+        return found
+
     def delete(self, keys: Iterable[str]) -> int:
         """Unlink pages and synchronise their folders.
 

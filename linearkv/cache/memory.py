@@ -78,6 +78,18 @@ class MemoryStore:
         with self._lock:
             return list(self._pages)
 
+    def tags(self) -> dict[str, str]:
+        """Key -> tag of every page."""
+        with self._lock:
+            return {key: page.tag for key, page in self._pages.items()}
+
+    def touch(self, keys: Iterable[str]) -> None:
+        """Mark pages as used now."""
+        with self._lock:
+            for key in keys:
+                if key in self._pages:
+                    self._pages.move_to_end(key)
+
     def delete(self, keys: Iterable[str]) -> int:
         """Forget pages; return how many were there. Their memory is free once no caller holds them."""
         with self._lock:

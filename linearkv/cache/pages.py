@@ -5,7 +5,7 @@ A page is one contiguous run of bytes, the same in memory, in a file and in a re
     u64 little endian   length of the header, a multiple of 8
     header              JSON, padded with spaces
                         {"__metadata__": {"linearkv_page": "0001", "mac": 64 hex digits, "bytes": 16 digits,
-                                          "key": 64 hex digits, "kind": ..., further strings},
+                                          "key": 64 hex digits, "tag": 64 hex digits, "kind": ..., further strings},
                          "name": {"dtype": "F16", "shape": [...], "data_offsets": [start, end]}, ...}
     tensors             little endian, one behind the other in the order given
 
@@ -13,9 +13,9 @@ Any safetensors reader can open it. We write the header ourselves because the li
 and pages are laid out layer by layer, so that the first layer can be used while the last is still arriving.
 
 The first five metadata fields have fixed places. A few hundred bytes are therefore enough to see that a file is a page,
-of which key, and how long it must be, before anything is allocated. The MAC is keyed BLAKE3 over every byte of the page
-(its own digits read as zeros). It is checked before the JSON is parsed, so nothing from an untrusted disk reaches the
-parser, and nothing is ever unpickled.
+of which key, what it belongs to (the tag, which the owner of the page chooses), and how long it must be, before
+anything is allocated. The MAC is keyed BLAKE3 over every byte of the page (its own digits read as zeros). It is checked
+before the JSON is parsed, so nothing from an untrusted disk reaches the parser, and nothing is ever unpickled.
 
 This module is the only place that writes or checks a page. Every store goes through `encode` and `decode`.
 """
@@ -48,16 +48,19 @@ _MAX_HEADER_BYTES = 16 << 20
 _MAC_CONTEXT = "LinearKV page MAC, format 1"
 _PAD = "__pad__"
 _ZERO_MAC = b"0" * 64
-_RESERVED = frozenset({"linearkv_page", "mac", "bytes", "key", "kind"})
+_RESERVED = frozenset({"linearkv_page", "mac", "bytes", "key", "tag", "kind"})
 _KEY = re.compile(r"[0-9a-f]{64}")
 _HEAD = re.compile(
     rb'\{"__metadata__":\{"linearkv_page":"([0-9]{4})","mac":"([0-9a-f]{64})",'
-    rb'"bytes":"([0-9]{16})","key":"([0-9a-f]{64})"'
+    rb'"bytes":"([0-9]{16})","key":"([0-9a-f]{64})","tag":"([0-9a-f]{64})"'
 )
 _MAC_AT = 8 + len('{"__metadata__":{"linearkv_page":"0001","mac":"')
 
-HEAD_BYTES = _MAC_AT + 64 + len('","bytes":"') + 16 + len('","key":"') + 64 + len('"')
-"""How many leading bytes `check_head` needs."""
+HEAD_BYTES = _MAC_AT + 64 + len('","bytes":"') + 16 + len('","key":"') + 64 + len('","tag":"') + 64 + len('"')
+"""How many leading bytes `check_head` and `read_tag` need."""
+
+NO_TAG = "0" * 64
+"""The tag of a page that belongs to nothing in particular."""
 
 _DTYPES = {
     "F64": torch.float64,
@@ -100,6 +103,8 @@ class Page:
         64 lowercase hex digits, see `linearkv.identity.chunk_key`.
     kind : str
         What the tensors are, for the reader of them ("chunk").
+    tag : str
+        64 lowercase hex digits: what the page belongs to, so that it can be found and removed with it.
     metadata : Mapping[str, str]
         Free strings of the writer.
     tensors : Mapping[str, Tensor]
@@ -111,6 +116,7 @@ class Page:
 
     key: str
     kind: str
+    tag: str
     metadata: Mapping[str, str]
     tensors: Mapping[str, Tensor]
     buffer: Tensor = field(repr=False)
@@ -141,6 +147,7 @@ def encode(
     *,
     secret: bytes,
     kind: str = "chunk",
+    tag: str = NO_TAG,
     metadata: Mapping[str, str] | None = None,
 ) -> Page:
     """Copy tensors into one sealed page.
@@ -154,8 +161,10 @@ def encode(
         integers or bool. They are laid out in the mapping's order.
     secret : bytes
         The tenant's 32 bytes. A key for the MAC is derived from them; they do not occur in the page.
+    tag : str
+        64 lowercase hex digits, see `Page.tag`.
     kind, metadata
-        Strings that come back with the page. They are readable by whoever can read the file.
+        Strings that come back with the page. They and the tag are readable by whoever can read the file.
 
     Returns
     -------
@@ -168,6 +177,8 @@ def encode(
         A bad key, secret, name, dtype or layout; the message names it.
     """
     check_key(key)
+    if not _KEY.fullmatch(tag):
+        raise ValueError(f"A page tag is 64 lowercase hex digits, got {tag!r}.")
     mac_key = _mac_key(secret)
     strings = dict(metadata or {})
     for name in strings:
@@ -197,9 +208,9 @@ def encode(
 
     described = "".join(f",{_json(name)}:{_json(value)}" for name, value in {"kind": kind, **strings}.items())
     # Every number before `described` has a fixed width, so the header's length does not depend on what it says.
-    head = '{{"__metadata__":{{"linearkv_page":"{:04d}","mac":"{}","bytes":"{:016d}","key":"{}"'
+    head = '{{"__metadata__":{{"linearkv_page":"{:04d}","mac":"{}","bytes":"{:016d}","key":"{}","tag":"{}"'
     rest = (described + "}" + "".join("," + text for text in fields) + "}").encode()
-    length = len(head.format(FORMAT_VERSION, "0" * 64, 0, key)) + len(rest)
+    length = len(head.format(FORMAT_VERSION, "0" * 64, 0, key, tag)) + len(rest)
     length += -length % 8
     size = 8 + length + end
     if length > _MAX_HEADER_BYTES or size > MAX_PAGE_BYTES:
@@ -207,7 +218,7 @@ def encode(
             f"The page would have a header of {length} bytes and {size} bytes in all; the limits are "
             f"{_MAX_HEADER_BYTES} and {MAX_PAGE_BYTES}. Store fewer or smaller tensors in one page."
         )
-    header = (head.format(FORMAT_VERSION, "0" * 64, size, key).encode() + rest).ljust(length)
+    header = (head.format(FORMAT_VERSION, "0" * 64, size, key, tag).encode() + rest).ljust(length)
 
     # Indexing often runs under inference_mode, whose tensors may not be used elsewhere; a page outlives it.
     with torch.inference_mode(False), torch.no_grad():
@@ -223,7 +234,7 @@ def encode(
             stored[name] = _view(buffer, at, tensor.dtype, tensor.shape)
             stored[name].copy_(tensor.detach())
     view[_MAC_AT : _MAC_AT + 64] = _mac(view, mac_key)
-    return Page(key, kind, strings, stored, buffer)
+    return Page(key, kind, tag, strings, stored, buffer)
 
 
 def check_head(head: Buffer, size: int, key: str) -> int:
@@ -258,7 +269,7 @@ def check_head(head: Buffer, size: int, key: str) -> int:
     match = _HEAD.fullmatch(first, 8)
     if not match:
         raise PageDamaged("it does not begin like a LinearKV page")
-    version, _, said, found = match.groups()
+    version, _, said, found, _ = match.groups()
     if int(version) != FORMAT_VERSION:
         raise PageDamaged(f"page format {int(version)}, this version of LinearKV reads {FORMAT_VERSION}")
     if int(said) != size:
@@ -269,6 +280,12 @@ def check_head(head: Buffer, size: int, key: str) -> int:
     if found.decode() != key:
         raise PageDamaged(f"the page of another key, {found.decode()[:12]}…")
     return length
+
+
+def read_tag(head: Buffer) -> str | None:
+    """The tag that a page's first `HEAD_BYTES` bytes claim, unproven; None if they are not those of a page."""
+    match = _HEAD.fullmatch(bytes(memoryview(head)[:HEAD_BYTES]), 8)
+    return match[5].decode() if match else None
 
 
 def decode(data: Tensor | Buffer, key: str, secret: bytes) -> Page:
@@ -324,7 +341,7 @@ def _parse(buffer: Tensor, data_at: int, header: dict, key: str) -> Page:
     if data_at + end != buffer.numel():
         raise ValueError(f"the tensors end at {data_at + end} of {buffer.numel()} bytes")
     metadata = {name: value for name, value in strings.items() if name not in _RESERVED}
-    return Page(key, strings["kind"], metadata, tensors, buffer)
+    return Page(key, strings["kind"], strings["tag"], metadata, tensors, buffer)
 
 
 def _view(buffer: Tensor, at: int, dtype: torch.dtype, shape: list[int] | torch.Size) -> Tensor:

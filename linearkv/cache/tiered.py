@@ -67,19 +67,27 @@ class TieredStore:
                     self._on_the_way[key] = self._pool.submit(self._load, key)
 
     def contains(self, keys: Iterable[str]) -> set[str]:
-        """Those of `keys` that are in memory or have a file."""
-        keys = set(keys)
-        present = self._memory.contains(keys)
-        return present | self._files.contains(keys - present)
+        """Those of `keys` that have a file: what is in memory alone would not outlive the process."""
+        return self._files.contains(keys)
 
     def keys(self) -> list[str]:
         """Keys in either tier."""
         return list({*self._memory.keys(), *self._files.keys()})
 
+    def tags(self) -> dict[str, str]:
+        """Key -> tag of every page in either tier."""
+        return self._memory.tags() | self._files.tags()
+
+    def touch(self, keys: Iterable[str]) -> None:
+        """Mark pages as used now, in both tiers."""
+        keys = list(keys)
+        self._memory.touch(keys)
+        self._files.touch(keys)
+
     def delete(self, keys: Iterable[str]) -> int:
         """Remove pages from both tiers; return how many were there."""
         keys = set(keys)
-        present = self.contains(keys)
+        present = self._memory.contains(keys) | self._files.contains(keys)
         with self._lock:
             for key in keys:  # a load that is under way must not bring the page back
                 self._on_the_way.pop(key, None)

@@ -18,7 +18,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from linearkv.cache import FileStore, Hit, MemoryStore, Miss, NotStored, Page, Stored, TieredStore, encode, open_pages
+from linearkv.cache import (
+    NO_TAG,
+    FileStore,
+    Hit,
+    MemoryStore,
+    Miss,
+    NotStored,
+    Page,
+    Stored,
+    TieredStore,
+    encode,
+    open_pages,
+)
 from linearkv.cache import files as files_module
 from linearkv.errors import StoreReadOnlyError
 
@@ -204,7 +216,7 @@ def test_memory_counts_the_memory_really_held():
     whole = torch.zeros(1 << 16, dtype=torch.uint8)
     small = page(1)
     whole[: small.nbytes] = small.buffer
-    view = Page(small.key, small.kind, small.metadata, small.tensors, whole[: small.nbytes])
+    view = Page(small.key, small.kind, small.tag, small.metadata, small.tensors, whole[: small.nbytes])
     store = MemoryStore(1 << 20)
     store.put([view])
     assert store.stat()[0].bytes == 1 << 16
@@ -891,3 +903,21 @@ def test_a_page_the_disk_refused_is_said_so_and_served_from_memory(folder):
     assert "over budget" in store.put([page(1)])[key_of(1)].reason
     assert store.get([key_of(1)])[key_of(1)].tier == "memory"
     store.close()
+
+
+def test_every_store_lists_the_tags_of_its_pages(any_store):
+    any_store.put([page(1), encode(key_of(2), {"x": torch.ones(2)}, secret=SECRET, tag="5e" * 32)])
+    assert any_store.tags() == {key_of(1): NO_TAG, key_of(2): "5e" * 32}
+
+
+def test_a_touched_page_is_not_the_next_to_go(any_store):
+    any_store.put([page(1)])
+    any_store.put([page(2)])
+    any_store.touch([key_of(1), key_of(9)])
+    for number in range(3, 400):
+        any_store.put([page(number)])
+        if not any_store.contains([key_of(2)]):
+            break
+    else:
+        pytest.fail("nothing was evicted")
+    assert any_store.contains([key_of(1)]) == {key_of(1)}

@@ -192,10 +192,11 @@ def test_a_forged_header_length_is_refused_from_the_first_bytes(length):
 def sealed(header_rest: bytes, tensors: bytes) -> bytes:
     """A page with a correct MAC and whatever else: what a fault in a writer with our secret could leave."""
     head = b'{"__metadata__":{"linearkv_page":"0001","mac":"' + b"0" * 64
-    length = len(head) + len('","bytes":"') + 16 + len('","key":"') + 64 + 1 + len(header_rest)
+    length = len(head) + len('","bytes":"') + 16 + len('","key":"') + 64 + len('","tag":"') + 64 + 1 + len(header_rest)
     padding = -length % 8
     size = 8 + length + padding + len(tensors)
-    header = head + b'","bytes":"%016d","key":"%s"' % (size, KEY.encode()) + header_rest + b" " * padding
+    fixed = b'","bytes":"%016d","key":"%s","tag":"%s"' % (size, KEY.encode(), b"0" * 64)
+    header = head + fixed + header_rest + b" " * padding
     data = bytearray((length + padding).to_bytes(8, "little") + header + tensors)
     at = 8 + len('{"__metadata__":{"linearkv_page":"0001","mac":"')
     data[at : at + 64] = pages._mac(memoryview(data), pages._mac_key(SECRET))
@@ -205,6 +206,22 @@ def sealed(header_rest: bytes, tensors: bytes) -> bytes:
 def entry(dtype="F32", shape=(2,), offsets=(0, 8)) -> bytes:
     described = {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
     return b',"kind":"chunk"},"x":' + json.dumps(described).encode() + b"}"
+
+
+def test_a_tag_comes_back_and_can_be_read_from_the_first_bytes():
+    page = encode(KEY, {"x": torch.ones(3)}, secret=SECRET, tag="5e" * 32)
+    data = bytes(pages.raw_bytes(page.buffer))
+    assert decode(data, KEY, SECRET).tag == "5e" * 32 == pages.read_tag(data[:HEAD_BYTES])
+
+
+def test_a_changed_tag_is_refused():
+    data = bytes(pages.raw_bytes(encode(KEY, {"x": torch.ones(3)}, secret=SECRET, tag="5e" * 32).buffer))
+    with pytest.raises(PageDamaged, match="MAC"):
+        decode(data.replace(b"5e" * 32, b"cd" * 32), KEY, SECRET)
+
+
+def test_no_tag_is_read_from_what_is_not_a_page():
+    assert pages.read_tag(b"x" * 500) is None
 
 
 def test_the_helper_that_seals_headers_seals_a_good_one():
