@@ -49,7 +49,7 @@ def unpack(tensors: Mapping[str, torch.Tensor]) -> ChunkState:
         widest = max((tensor.dtype for tensor in found), key=lambda dtype: dtype.itemsize)
         return torch.stack([tensor.to(widest) for tensor in found])
 
-    return ChunkState(*(layers(name) for name in (*_GDN, *_ATTENTION)), token_ids=tensors["token_ids"])
+    return ChunkState(**{name: layers(name) for name in (*_GDN, *_ATTENTION)}, token_ids=tensors["token_ids"])
 
 
 def _half_if_it_fits(tensor: torch.Tensor) -> torch.Tensor:
