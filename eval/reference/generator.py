@@ -225,13 +225,13 @@ def accepted_answers(value: str) -> tuple[str, ...]:
 
 
 class _Picker:
-    """Draws from the inventory's word lists; in training one word in six is an arbitrary one."""
+    """Draws from the inventory's word lists; in training one word in three is an arbitrary one."""
 
     def __init__(self, inventory: Inventory, loose: LooseLanguage | None, rng: random.Random):
         self.lists, self.loose, self.rng = inventory.lists, loose, rng
 
     def __call__(self, kind: str) -> str:
-        if self.loose and self.rng.random() < 0.17:
+        if self.loose and self.rng.random() < 0.33:
             return self.loose.word(self.rng)
         return self.rng.choice(self.lists[kind])
 
@@ -253,7 +253,7 @@ class ContextMaker:
         self.inventory = inventory
         self.prose = prose
         self.half = inventory.half if held_out_wording is None else int(held_out_wording)
-        self.loose = LooseLanguage(prose.words) if prose and not self.half else None
+        self.loose = LooseLanguage(prose) if prose and not self.half else None
         self.by_kind: dict[str, list[Relation]] = {kind: [] for kind in set(KINDS)}
         for relation in RELATIONS:
             for kind in relation.kinds:
@@ -350,7 +350,7 @@ class ContextMaker:
         for _ in range(count * 3):
             if len(facts) == count:
                 break
-            if self.loose and rng.random() < 0.25:
+            if self.loose and rng.random() < 0.33:
                 key, say, asks, value = self.loose.relation(self.inventory, rng)
                 if key not in used:
                     used.add(key)
@@ -368,7 +368,7 @@ class ContextMaker:
             if group in used or relation.name in used:
                 continue
             value = self.inventory.value(relation.value, rng)
-            if self.loose and relation.value in self.inventory.lists and rng.random() < 0.25:
+            if self.loose and relation.value in self.inventory.lists and rng.random() < 0.5:
                 value = self.loose.phrase(rng)
             if (relation.name, value) in taken or value == entity.surface:
                 continue
@@ -507,7 +507,7 @@ class ContextMaker:
                 break
             if real:
                 context.quotes += [(index, sentence) for sentence in extra]
-            if blocks and rng.random() < 0.45 and not blocks[-1].startswith(("-", "|")):
+            if blocks and rng.random() < 0.45 and not blocks[-1].splitlines()[-1].startswith(("-", "|")):
                 blocks[-1] = f"{blocks[-1]} {' '.join(extra)}"
             elif rng.random() < 0.5 and not (blocks and blocks[0].startswith(("-", "|"))) and (named or not blocks):
                 blocks.insert(0, " ".join(extra))
@@ -521,6 +521,57 @@ class ContextMaker:
             text += ("\n" if tabular else joiner) + after
         return heading, text
 
+    def table(
+        self, tokens: int, rng: random.Random, taken: set[tuple[str, str]], surfaces: set[str]
+    ) -> list[list[Fact]]:
+        """Facts for a table or list: several entities of one kind with the same attributes. Told by `tabular`."""
+        kind = rng.choice(KINDS)
+        relations: list[Relation] = []
+        for relation in rng.sample(self.by_kind[kind], min(len(self.by_kind[kind]), rng.choice((1, 1, 2, 3)))):
+            group = EXCLUSIVE.get(relation.name, relation.name)
+            if group not in {EXCLUSIVE.get(other.name, other.name) for other in relations}:
+                relations.append(relation)
+        nouns = [rng.choice(relation.nouns) for relation in relations]
+        groups: list[list[Fact]] = []
+        for _ in range(min(7, max(2, tokens // (12 * len(relations) + 10)))):
+            entity = self.entity(kind, rng)
+            lowered = entity.surface.lower()
+            if any(lowered in other or other in lowered for other in surfaces):
+                continue
+            surfaces.add(lowered)
+            facts = []
+            for relation, noun in zip(relations, nouns, strict=True):
+                value = self.inventory.value(relation.value, rng)
+                if (relation.name, value) not in taken:
+                    taken.add((relation.name, value))
+                    facts.append(Fact(entity, relation, noun, value))
+            if len(facts) == len(relations):
+                groups.append(facts)
+        return groups
+
+    def tabular(self, index: int, groups: list[list[Fact]], rng: random.Random) -> tuple[str | None, str]:
+        """A chunk that is a table or a list, one entity a line."""
+        for group in groups:
+            for fact in group:
+                fact.chunk = index
+        nouns = [_capital(fact.noun) for fact in groups[0]]
+        names = [_capital(group[0].entity.surface.removeprefix("the ")) for group in groups]
+        heading = " > ".join([*rng.sample(SECTIONS[self.half], rng.randint(0, 2)), nouns[0]])
+        if len(nouns) == 1 and rng.random() < 0.6:
+            mark = rng.choice(("- ", "* ", ""))
+            joint = rng.choice((": ", " - ", ", "))
+            lines = [f"{mark}{name}{joint}{group[0].value}" for name, group in zip(names, groups, strict=True)]
+        else:
+            head = rng.choice(("Name", _capital(groups[0][0].entity.kind), "Who or what", "Item"))
+            lines = [f"| {head} | {' | '.join(nouns)} |", "|---" * (len(nouns) + 1) + "|"]
+            lines += [
+                f"| {name} | {' | '.join(fact.value for fact in group)} |"
+                for name, group in zip(names, groups, strict=True)
+            ]
+        if rng.random() < 0.5:
+            lines.insert(0, f"{filler_sentence(self.inventory, rng)}\n")
+        return (heading if len(nouns) == 1 or rng.random() < 0.8 else None), "\n".join(lines)
+
     def context(self, chunk_tokens: list[int], rng: random.Random, fact_share: float = 1.0) -> Context:
         """A context of chunks of about the given lengths. `fact_share` scales how many facts a chunk holds."""
         context = Context()
@@ -531,6 +582,9 @@ class ContextMaker:
         waiting: list[Entity] = []
         per_chunk: list[list[list[Fact]]] = []
         for tokens in chunk_tokens:
+            if self.loose and tokens > 50 and rng.random() < 0.1:
+                per_chunk.append(self.table(tokens, rng, taken, surfaces))
+                continue
             capacity = max(1, round(tokens * fact_share * rng.uniform(0.5, 1.2) / 24))
             groups: list[list[Fact]] = []
             for _ in range(8):
@@ -561,7 +615,11 @@ class ContextMaker:
             per_chunk.append(groups)
         rng.shuffle(per_chunk)
         for index, (groups, tokens) in enumerate(zip(per_chunk, chunk_tokens, strict=True)):
-            context.chunks.append(self.chunk(index, groups, tokens, context, rng))
+            same = len(groups) > 1 and len({(g[0].entity.kind, tuple(f.noun for f in g)) for g in groups}) == 1
+            if same and all(fact.relation for fact in groups[0]):
+                context.chunks.append(self.tabular(index, groups, rng))
+            else:
+                context.chunks.append(self.chunk(index, groups, tokens, context, rng))
             context.facts += [fact for group in groups for fact in group]
         return context
 

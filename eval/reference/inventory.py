@@ -200,6 +200,9 @@ LISTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     }.items()
 }
 
+NUMBER_WORDS = (
+    "two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty sixty ninety".split()
+)
 HELD_MINUTES = (10, 25, 50, 55)
 TRAIN_MINUTES = (0, 5, 15, 20, 30, 35, 40, 45)
 
@@ -249,6 +252,8 @@ class Inventory:
             "quantity": lambda r: str(self.number(r, 3, 999)),
             "count": lambda r: self.quantity(r, 20, 4000, ("boxes", "bottles", "parcels", "pieces", "visitors", "parts", "letters")),
             "date": lambda r: self.date(r),
+            "span": self.span,
+            "address": self.address,
             "person": self.person,
             "town": self.town,
             "company": self.company,
@@ -270,8 +275,39 @@ class Inventory:
                 return drawn
 
     def quantity(self, rng: random.Random, low: int, high: int, units: tuple[str, ...]) -> str:
+        """A number with a unit; in training also decimals, thousands, number words and arbitrary units."""
         top = high if rng.random() < 0.5 else max(low + 30, high // 8)
-        return f"{self.number(rng, low, top)} {rng.choice(units)}"
+        number, unit = str(self.number(rng, low, top)), rng.choice(units)
+        if not self.held_out:
+            style = rng.random()
+            if style < 0.1:
+                number = f"{self.number(rng, 0, 40)}.{self.number(rng, 1, 9)}"
+            elif style < 0.22:
+                number = f"{self.number(rng, 1, 400)},{rng.choice(('000', '500', '200', f'{rng.randint(0, 999):03d}'))}"
+            elif style < 0.3:
+                number = rng.choice(NUMBER_WORDS)
+            elif style < 0.33:
+                number = rng.choice(("at least ", "at most ", "about ", "up to ", "more than ")) + number
+            if self.vocabulary and rng.random() < 0.3:
+                unit = rng.choice(self.vocabulary)
+        return f"{number} {unit}"
+
+    def span(self, rng: random.Random) -> str:
+        """A stretch of time: "from 9 to 20 November", "Monday to Friday"."""
+        style = rng.random()
+        if style < 0.4:
+            first = self.number(rng, 1, 20)
+            return f"from {first} to {self.number(rng, first + 1, 31)} {rng.choice(self.lists['month'])}"
+        days = ("Monday", "Tuesday", "Thursday", "Friday", "Saturday", "Sunday")
+        if style < 0.6:
+            return f"{rng.choice(days)} {rng.choice(('to', 'and', 'or'))} {rng.choice(days)}"
+        if style < 0.8:
+            return f"from {self.clock(rng)} to {self.clock(rng)}"
+        return f"between {self.number(rng, 2, 20)} and {self.number(rng, 21, 90)} {rng.choice(('days', 'hours', 'weeks'))}"
+
+    def address(self, rng: random.Random) -> str:
+        street = rng.choice(("Street", "Road", "Lane", "Square", "Quay", "Avenue", "Row", "Court"))
+        return f"{self.number(rng, 1, 120)} {self.town(rng)} {street}"
 
     def clock(self, rng: random.Random) -> str:
         hour = rng.randint(1, 12)
@@ -279,7 +315,7 @@ class Inventory:
             return f"{rng.randint(5, 23)}:{rng.choice(HELD_MINUTES)}"
         style = rng.random()
         if style < 0.55:
-            return f"{rng.randint(5, 23)}:{rng.choice(TRAIN_MINUTES):02d}"
+            return f"{rng.randint(5, 23):{rng.choice(('02d', 'd'))}}:{rng.choice(TRAIN_MINUTES):02d}"
         if style < 0.75:
             return f"{hour}:{rng.choice(TRAIN_MINUTES):02d} {rng.choice(('am', 'pm', 'a.m.', 'p.m.'))}"
         if style < 0.9:
@@ -324,9 +360,9 @@ class Inventory:
             return "".join(parts).capitalize()
         while True:
             style = rng.random()
-            if self.vocabulary and style < 0.3:
+            if self.vocabulary and style < 0.6:
                 word = rng.choice(self.vocabulary) + (rng.choice(self.vocabulary) if rng.random() < 0.6 else "")
-            elif style < 0.5:
+            elif style < 0.8:
                 word = "".join(
                     rng.choice("bcdfghjklmnprstvwz") + rng.choice(("a", "e", "i", "o", "u", "ou", "ai", "ee", "y"))
                     for _ in range(rng.randint(2, 3))
@@ -339,15 +375,23 @@ class Inventory:
     def town(self, rng: random.Random) -> str:
         if rng.random() < 0.65:
             while True:
-                name = rng.choice(self.lists["place_head"]) + rng.choice(self.lists["place_tail"])
+                if self.vocabulary and rng.random() < 0.4:
+                    head = rng.choice(self.vocabulary)
+                    name = head.capitalize() + rng.choice(self.lists["place_tail"]) if len(head) < 9 else self.coined(rng)
+                else:
+                    name = rng.choice(self.lists["place_head"]) + rng.choice(self.lists["place_tail"])
                 if self.held_out or self._clean(name):
                     return name
         return self.coined(rng)
 
     def person(self, rng: random.Random) -> str:
         style = rng.random()
-        last = rng.choice(self.lists["surname_real"]) if style < 0.3 else self.coined(rng) if style < 0.8 else self.town(rng)
-        first = rng.choice(self.lists["first"]) if self.held_out or rng.random() < 0.85 else self.coined(rng)
+        last = rng.choice(self.lists["surname_real"]) if style < 0.25 else self.coined(rng) if style < 0.85 else self.town(rng)
+        if self.held_out:
+            return f"{rng.choice(self.lists['first'])} {last}"
+        first = rng.choice(self.lists["first"]) if rng.random() < 0.35 else self.coined(rng)
+        if rng.random() < 0.15:
+            first = rng.choice(("Dr", "Mr", "Mrs", "Ms", "Captain", "Professor", f"{rng.choice('ABCDEFGHJKLMNPRSTW')}.", first[0] + "."))
         return f"{first} {last}"
 
     def company(self, rng: random.Random) -> str:

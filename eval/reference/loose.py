@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 
 from .inventory import Inventory
+from .prose import Prose
 
 # (sentence, questions, kind of value); {w} and {x} are arbitrary words, {p} a preposition.
 PATTERNS = (
@@ -51,6 +52,36 @@ PATTERNS = (
     ("In the {w}, {e} uses {v}.", ("What does {e} use in the {w}?",), "phrase"),
     ("{e} gets its {w}s from {v}.", ("Where does {e} get its {w}s?", "From whom does {e} get its {w}s?"), "company"),
     ("People at {e} {w} {v}.", ("What do people at {e} {w}?",), "phrase"),
+    ("{w}s at {e} go {p} {v}.", ("{p} what do {w}s at {e} go?", "Where do {w}s at {e} go?"), "place"),
+    ("The {x} of {e} belongs to {v}.", ("To whom does the {x} of {e} belong?", "Who owns the {x} of {e}?"), "person"),
+    ("{v} {w}s the {x} of {e}.", ("Who {w}s the {x} of {e}?", "Which firm {w}s the {x} of {e}?"), "company"),
+    ("{v} looks after the {x} of {e}.", ("Who looks after the {x} of {e}?",), "person"),
+    ("The {x} {w}s {v} at {e}.", ("What does the {x} {w} at {e}?",), "phrase"),
+    ("{v} {x}s are kept at {e} for {w}.", ("How many {x}s are kept at {e} for {w}?",), "quantity"),
+    ("The {x} opposite {e} {w}s at {v}.", ("When does the {x} opposite {e} {w}?",), "clock"),
+    ("From {e} to the {x} the {w} takes {v}.", ("How long does the {w} from {e} to the {x} take?",), "hours"),
+    ("Those who {w} {e} get {v}.", ("What do those get who {w} {e}?", "How much do those who {w} {e} get?"), "money"),
+    ("{x}s who {w} {e} pay {v}.", ("What do {x}s pay who {w} {e}?", "How much do {x}s who {w} {e} pay?"), "money"),
+    ("Above {v}, {e} does not {w}.", ("Above what does {e} not {w}?", "Above which {x} does {e} not {w}?"), "length"),
+    ("When the {x} is over {v}, {e} will not {w}.", ("Over what {x} will {e} not {w}?",), "speed"),
+    ("The {x}s of {e} wear {v}.", ("What do the {x}s of {e} wear?", "What does a {x} of {e} wear?"), "phrase"),
+    ("The {w}s of the {x} at {e} are {v}.", ("What colour are the {w}s of the {x} at {e}?",), "colour"),
+    ("The {w} of {e} goes to {v}.", ("Who gets the {w} of {e}?", "Which company gets the {w} of {e}?"), "company"),
+    ("{e} is at the {x} {v}.", ("When is {e} at the {x}?", "On which dates is {e} at the {x}?"), "span"),
+    ("{e} {w}s {v}.", ("When does {e} {w}?", "On which days does {e} {w}?"), "span"),
+    ("The {x} of {e} is at {v}.", ("At which address is the {x} of {e}?", "Where is the {x} of {e}?"), "address"),
+    ("No {x} may {w} {e} for {v}.", ("For how long may no {x} {w} {e}?",), "days"),
+    ("At {v} the {x} of {e} {w}s.", ("At what time does the {x} of {e} {w}?", "When does the {x} of {e} {w}?"), "clock"),
+    ("The last {w} from {e} to {x} is at {v}.", ("When is the last {w} from {e} to {x}?",), "clock"),
+    ("{x} gets {v} of leave at {e}.", ("How much leave does {x} get at {e}?",), "days"),
+    ("A {x} costs {v} at {e}.", ("How much is a {x} at {e}?", "What does a {x} cost at {e}?"), "money"),
+    ("A {x} for {e} is {v}.", ("How much is a {x} for {e}?", "What is the price of a {x} for {e}?"), "money"),
+    ("For {x}s, {e} uses {v}.", ("What does {e} use for {x}s?", "Which {w} does {e} use for {x}s?"), "phrase"),
+    ("If the {x} is late, {e} pays {v}.", ("How much does {e} pay if the {x} is late?",), "money"),
+    ("{x}s must {w} {v} before {e}.", ("How long before {e} must {x}s {w}?", "When must {x}s {w} before {e}?"), "hours"),
+    ("{e} carries {v} {x}s and some {w}s.", ("How many {x}s does {e} carry?",), "quantity"),
+    ("The {x} {p} {e} is the work of {v}.", ("Whose work is the {x} {p} {e}?",), "person"),
+    ("{x} {w} at {e} is marked with {v}.", ("What marks {x} {w} at {e}?", "How is {x} {w} at {e} marked?"), "thing"),
     ("On {x} days {e} {w}s {v}.", ("What does {e} {w} on {x} days?",), "phrase"),
 )
 PREPOSITIONS = ("with", "to", "in", "on", "from", "by", "at", "for", "under", "into", "behind", "near")
@@ -65,6 +96,7 @@ ENDINGS = (
     ", which surprised nobody", ", as agreed", ", at least for now", " these days", ", according to the {w}", ", not the {w}",
     ", and has been for years", " without exception", ", whatever the {w}", " in theory and in practice", " as before",
 )  # fmt: skip
+JOINTS = (", because", ", although", " so that", ", while", " when", ", and", ", but", ", since", ", unless", ", where", " and")
 LEADS = (
     "Can you tell me: ", "Please tell me: ", "Quick question: ", "I would like to know: ", "Hello! ", "One more thing: ",
     "According to the documents: ", "For the {w}: ", "Help me: ", "We were wondering: ", "Question from the {w}: ",
@@ -76,8 +108,9 @@ SMALL_WORDS = frozenset("the a an of is at in on for to and its has are was by w
 class LooseLanguage:
     """Draws arbitrary words and varies wordings. For training only."""
 
-    def __init__(self, words: tuple[str, ...]):
-        self.words = words
+    def __init__(self, prose: Prose):
+        self.prose = prose
+        self.words = prose.words
 
     def word(self, rng: random.Random) -> str:
         return rng.choice(self.words)
@@ -119,6 +152,11 @@ class LooseLanguage:
             opening = rng.choice(OPENINGS).replace("{w}", self.word(rng))
             return opening + (sentence if named else sentence[0].lower() + sentence[1:])
         if style < 0.22 and sentence.endswith("."):
+            if style < 0.17:
+                words = self.prose.run(rng, 1)[0].rstrip(".!?").split()
+                start = rng.randrange(max(1, len(words) - 6))
+                clause = " ".join(words[start : start + rng.randint(3, 9)]).strip(",;:")
+                return f"{sentence[:-1]}{rng.choice(JOINTS)} {clause}."
             return sentence[:-1] + rng.choice(ENDINGS).replace("{w}", self.word(rng)) + "."
         return sentence
 
