@@ -25,7 +25,7 @@ from linearkv.errors import LinearKVError
 from linearkv.progress import shown_progress
 
 if TYPE_CHECKING:
-    from linearkv.answers import Answer
+    from linearkv.answers import Answer, IndexReport
     from linearkv.doctor import Finding
     from linearkv.engine import Engine
     from linearkv.settings import Settings
@@ -114,27 +114,13 @@ def index(
             with shown_progress(quiet=as_json) as progress:
                 report = engine.index(paths, reembed=re_embed, progress=progress)
             disk = engine.stats()["tiers"][-1]
+        if not report.documents:
+            why = "; ".join(f"{item.path}: {item.reason}" for item in report.skipped) or "there are no files"
+            raise LinearKVError(f"nothing is indexed: none of the paths holds a document that can be read ({why})")
         if as_json:
             _print_json(out, report.to_dict() | {"store": str(store), "tenant": tenant, "bytes_on_disk": disk["bytes"]})
-            return
-        console = console_for(out)
-        console.print(f"{_default_said(store)}, {report.documents:,} documents in {report.chunks:,} chunks")
-        changes = ("added", "updated", "renamed", "removed", "unchanged")
-        console.print("  documents  " + ", ".join(f"{getattr(report, name):,} {name}" for name in changes))
-        console.print(f"  chunks     {report.prefilled:,} prefilled, {report.reused:,} already there")
-        console.print(f"  on disk    {size(disk['bytes'])} of chunk states")
-        console.print(f"  time       {seconds(report.seconds)}")
-        for title, lines in (
-            ("skipped", [f"{item.path}: {item.reason}" for item in report.skipped]),
-            ("notes", report.notes),
-            ("not kept", report.not_stored),
-        ):
-            if lines:
-                console.print(f"{title} ({len(lines):,})")
-                for line in lines:
-                    console.print(f"  {plain(line)}")
-        if not report.documents:
-            raise LinearKVError("nothing is indexed: none of the paths holds a document that can be read")
+        else:
+            _print_report(report, store, disk["bytes"], out)
 
 
 @app.command()
@@ -384,16 +370,15 @@ def _print_json(out: TextIO, value: Any) -> None:
 
 def _log_to_standard_error() -> None:
     log = logging.getLogger("linearkv")
-    if not log.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_LogLine())
-        log.addHandler(handler)
-        log.propagate = False
+    if not any(isinstance(handler, _LogLines) for handler in log.handlers):
+        log.addHandler(_LogLines())
 
 
-class _LogLine(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return f"{record.levelname.lower()}: {plain(record.getMessage())}"
+class _LogLines(logging.Handler):
+    """One plain line for each record, on whatever is standard error then."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"{record.levelname.lower()}: {plain(record.getMessage())}", file=sys.stderr)
 
 
 # ---- engines and options ---------------------------------------------------------------------------------------------
@@ -451,6 +436,25 @@ def _conditions(given: list[str]) -> dict[str, Any] | None:
 
 def _default_said(store: Path) -> str:
     return f"store {store} (the default; choose with --store)" if store == DEFAULT_STORE else f"store {store}"
+
+
+def _print_report(report: "IndexReport", store: Path, on_disk: int, out: TextIO) -> None:
+    console = console_for(out)
+    console.print(f"{_default_said(store)}, {report.documents:,} documents in {report.chunks:,} chunks")
+    changes = ("added", "updated", "renamed", "removed", "unchanged")
+    console.print("  documents  " + ", ".join(f"{getattr(report, name):,} {name}" for name in changes))
+    console.print(f"  chunks     {report.prefilled:,} prefilled, {report.reused:,} already there")
+    console.print(f"  on disk    {size(on_disk)} of chunk states")
+    console.print(f"  time       {seconds(report.seconds)}")
+    for title, lines in (
+        ("skipped", [f"{item.path}: {item.reason}" for item in report.skipped]),
+        ("notes", report.notes),
+        ("not kept", report.not_stored),
+    ):
+        if lines:
+            console.print(f"{title} ({len(lines):,})")
+            for line in lines:
+                console.print(f"  {plain(line)}")
 
 
 def _print_answer(answer: "Answer", out: TextIO, max_new_tokens: int, begun: bool) -> None:
