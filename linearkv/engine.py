@@ -188,6 +188,7 @@ class Engine:
             synced = self._retriever.sync(
                 paths,
                 follow_outside=self.settings.follow_outside,
+                leave_out=[self.store],  # it holds secrets and states, also of other tenants
                 max_bytes=self.settings.max_document_bytes,
                 reembed=reembed,
                 progress=None if progress is None else lambda p: progress("reading", p.files_done, p.files),

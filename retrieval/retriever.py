@@ -224,6 +224,7 @@ class Retriever:
         paths: str | Path | Iterable[str | Path],
         *,
         follow_outside: bool = False,
+        leave_out: Iterable[str | Path] = (),
         max_bytes: int = MAX_BYTES,
         reembed: bool = False,
         on_batch: Callable[[Batch], None] | None = None,
@@ -234,6 +235,7 @@ class Retriever:
         Documents that vanished from these paths are removed; those of other folders stay. What is wrong with a single
         file is in the report. Each batch is durable before ``on_batch`` is called with it.
 
+        leave_out: folders that are not entered, beside the index's own.
         reembed: also accept a store of another embedding model, and embed all of it again.
         Raises StoreLockedError, StoreMismatchError, StoreFullError; what was committed before is kept.
         """
@@ -250,6 +252,7 @@ class Retriever:
                 self.target_tokens,
                 self.tokenizer,
                 follow_outside=follow_outside,
+                leave_out=leave_out,
                 max_bytes=max_bytes,
                 on_batch=on_batch,
                 progress=progress,

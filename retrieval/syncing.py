@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,7 @@ class Sync:
         tokenizer: str,
         *,
         follow_outside: bool,
+        leave_out: Iterable[str | Path],
         max_bytes: int,
         on_batch: Callable[[Batch], None] | None,
         progress: Callable[[Progress], None] | None,
@@ -116,6 +117,7 @@ class Sync:
         self.measure, self.target = measure, target_tokens
         self.recipe = f"{_RECIPE}/{target_tokens}/{tokenizer}/{max_bytes}"
         self.follow_outside, self.max_bytes = follow_outside, max_bytes
+        self.leave_out = frozenset(os.path.realpath(folder) for folder in (store.folder, *leave_out))
         self.on_batch, self.progress = on_batch, progress
         self.report = SyncReport()
         self.number = int(self.store.get("sync") or 0) + 1
@@ -142,7 +144,7 @@ class Sync:
                 scope.start,
                 root=scope.root.location,
                 follow_outside=self.follow_outside,
-                leave_out=frozenset([os.path.realpath(self.store.folder)]),
+                leave_out=self.leave_out,
             ):
                 if isinstance(item, Found):
                     found.append((scope, item))

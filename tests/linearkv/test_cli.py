@@ -105,6 +105,16 @@ def test_index_reports_what_it_did_in_words(run, model, corpus, tmp_path, monkey
     assert "3 added" in out and "3 prefilled" in out and "photo.png: " in out and "B of chunk states" in out
 
 
+def test_a_store_inside_the_corpus_is_not_indexed(run, model, tmp_path):
+    """Its files are secrets and states, also of other tenants."""
+    (tmp_path / "bell.md").write_text("# The bell\n\nIt was recast in 1911.\n")
+    for tenant in ("acme", "other"):
+        out = run("index", tmp_path, "--store", tmp_path / "store", "--model", model, "--tenant", tenant, "--json")[1]
+        report = json.loads(out)
+        assert (report["documents"], report["chunks"]) == (1, 1)
+        assert report["skipped"] == [{"path": "store", "reason": "holds the index itself"}]
+
+
 def test_query_answers_in_words(run, model, store):
     status, out, _ = run("query", "Who recast the bell?", "--store", store, "--model", model, "-k", 2)
     answer, _, rest = out.partition("\nsources\n")
