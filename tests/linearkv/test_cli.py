@@ -296,3 +296,16 @@ def test_progress_is_a_line_now_and_then_with_rate_and_time_left(capsys):
     assert capsys.readouterr().err == (
         "prefilling: 50 of 100 chunks, 10.0 a second, 5.0 s left\nprefilling: 100 of 100 chunks, 10.0 a second\n"
     )
+
+
+def test_progress_is_a_bar_with_rate_on_a_terminal():
+    reader, writer = os.openpty()
+    with os.fdopen(writer, "w") as terminal:
+        with shown_progress(quiet=True, stream=terminal) as progress:
+            for done in range(11):
+                progress("prefilling", done, 10)
+                time.sleep(0.01)
+        terminal.flush()
+        shown = os.read(reader, 1 << 16).decode()
+    os.close(reader)
+    assert "prefilling" in shown and "10/10" in shown and "chunks" in shown and "/s" in shown
