@@ -25,7 +25,7 @@ from linearkv.prompt import PromptFormat
 from linearkv.retrieval import Embedder, Retriever
 from linearkv.retrieval import Hit as Found
 from linearkv.settings import Settings
-from linearkv.state_cache import ChunkTokens, StateCache
+from linearkv.state_cache import ChunkTokens, Restored, StateCache
 from linearkv.states import Context
 from linearkv.tenants import open_tenant
 
@@ -69,6 +69,7 @@ class Engine:
         self.store = store
         self.tenant = tenant
         self._retriever = retriever
+        self._warned = False
         self._prefix = model.prefill_prefix(prompt.prefix_ids)
 
     @classmethod
@@ -114,7 +115,6 @@ class Engine:
             read_only = store.exists() and not _writable(store)
             if read_only:
                 _log.warning("%s is not writable: answering from it, keeping nothing new", store)
-        opened = open_tenant(store, tenant, secret=secret, create=not read_only)
 
         if not isinstance(model, GDNModel):
             model = load_model(model, device=device, dtype=dtype)
@@ -122,9 +122,13 @@ class Engine:
         if folder is None:
             raise LinearKVError("a model that was loaded elsewhere brings no tokenizer: pass tokenizer=<folder>")
         prompt = PromptFormat(folder, model.vocab_size, settings.system_prompt)
+        embedder = Embedder(settings.embedder)
+        embedder.encode_query("Loads the embedding model, so that the first question does not wait for it.")
+        # Only now: a wrong model must not leave an empty store behind.
+        opened = open_tenant(store, tenant, secret=secret, create=not read_only)
         retriever = Retriever(
             opened.folder / "index",
-            Embedder(settings.embedder),
+            embedder,
             prompt.count_tokens,
             settings.chunk_tokens,
             tokenizer=tokenizer_digest(folder),
@@ -323,6 +327,18 @@ class Engine:
     def _chunk_tokens(self, chunk: Any) -> ChunkTokens:
         return ChunkTokens(chunk.content_hash, self.prompt.chunk_ids(chunk.rendered))
 
+    def _say_if_nothing_fits(self, restored: Restored) -> None:
+        """One warning when no chunk of a question had a state: the store was likely indexed with other settings."""
+        if self._warned or not restored.tiers or set(restored.tiers) != {"prefilled"} or restored.damaged:
+            return
+        self._warned = True
+        _log.warning(
+            "none of the %d chunks had a stored state for this model, system prompt, conditioning and storage policy: "
+            "they were prefilled now. Was %s indexed with others?",
+            len(restored.tiers),
+            self.store,
+        )
+
     def _drop_states_of_removed_text(self) -> None:
         """Removes states, of whatever model, whose text is in no document any more."""
         live = {self.states.tag(content_hash) for content_hash in self._retriever.live_hashes()}
@@ -400,6 +416,7 @@ class AnswerStream(Iterator[str]):
         else:
             stored = chunks[: len(chunks) - plan.pivot]
             restored = engine.states.restore(stored)
+            engine._say_if_nothing_fits(restored)
             restored_at = time.perf_counter()
             context = compose(engine._prefix, restored.states, plan.order)
             pivot_ids = list(chain.from_iterable(c.token_ids for c in chunks[len(stored) :]))
@@ -465,7 +482,7 @@ class AnswerStream(Iterator[str]):
             )
 
 
-def _composed_use(context: Context, stored: list[ChunkTokens], restored: Any, pivot: int, tail: int) -> CacheUse:
+def _composed_use(context: Context, stored: list[ChunkTokens], restored: Restored, pivot: int, tail: int) -> CacheUse:
     tiers = {tier: restored.tiers.count(tier) for tier in dict.fromkeys(restored.tiers)}
     if pivot:
         tiers["pivot"] = pivot

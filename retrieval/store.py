@@ -374,8 +374,10 @@ class DocumentStore:
         sql = "INSERT INTO files (root_id, path) VALUES (?, ?) ON CONFLICT DO UPDATE SET signature = NULL RETURNING id"
         return int(db.execute(sql, (root.id, path)).fetchone()[0])
 
-    def document_hashes(self, file_id: int) -> list[str]:
-        return [row[0] for row in self._all("SELECT content_hash FROM documents WHERE file_id = ?", (file_id,))]
+    def documents_in(self, file_id: int) -> int:
+        """Documents of a file, without those whose own metadata leaves them out."""
+        sql = "SELECT COUNT(*) FROM documents WHERE file_id = ? AND superseded IS NULL"
+        return int(self._one(sql, (file_id,)))
 
     def document_state(self, file_id: int, path: str) -> tuple[str, str] | None:
         """(content hash, recipe) of a stored document."""

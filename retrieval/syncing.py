@@ -243,7 +243,7 @@ class Sync:
         file = _File(stored.id if stored else None)
         signature = _signature(found.location)
         if stored and signature and stored.signature == signature and stored.recipe == self.recipe:
-            self.report.unchanged += len(self.store.document_hashes(stored.id))
+            self.report.unchanged += self.store.documents_in(stored.id)
             self.replay(root, stored.findings)
             return file
         self.pending.append(lambda db: setattr(file, "id", self.store.begin_file(db, root, found.path)))
@@ -285,14 +285,15 @@ class Sync:
     def document(self, file: _File, document: Document) -> None:
         state = self.store.document_state(file.id, document.path) if file.id is not None else None
         path = document.path
+        counted = document.superseded is None  # what is left out is reported as skipped
         if state == (document.content_hash, self.recipe):
-            self.report.unchanged += 1
+            self.report.unchanged += counted
             self.pending.append(lambda db: self.store.touch_document(db, file.known_id, path, self.number))
         else:
             if state is None:
-                self.added[document.content_hash] += 1
+                self.added[document.content_hash] += counted
             elif state[0] == document.content_hash:
-                self.report.unchanged += 1  # chunked again by another recipe
+                self.report.unchanged += counted  # chunked again by another recipe
             else:
                 self.report.updated += 1
             chunks = [] if document.superseded else chunk_document(document, self.measure, self.target)

@@ -1,5 +1,6 @@
 """The command line's promises: results alone on standard output, one line for what went wrong, honest exit statuses."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -300,12 +302,21 @@ def test_progress_is_a_line_now_and_then_with_rate_and_time_left(capsys):
 
 def test_progress_is_a_bar_with_rate_on_a_terminal():
     reader, writer = os.openpty()
-    with os.fdopen(writer, "w") as terminal:
-        with shown_progress(quiet=True, stream=terminal) as progress:
-            for done in range(11):
-                progress("prefilling", done, 10)
-                time.sleep(0.01)
-        terminal.flush()
-        shown = os.read(reader, 1 << 16).decode()
+    written: list[bytes] = []
+
+    def read():
+        # A terminal hands out what it has, a few kilobytes at most, and an error once its other end is closed.
+        with contextlib.suppress(OSError):
+            while piece := os.read(reader, 4096):
+                written.append(piece)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    with os.fdopen(writer, "w") as terminal, shown_progress(quiet=True, stream=terminal) as progress:
+        for done in range(11):
+            progress("prefilling", done, 10)
+            time.sleep(0.01)
+    reading.join()
     os.close(reader)
+    shown = b"".join(written).decode()
     assert "prefilling" in shown and "10/10" in shown and "chunks" in shown and "/s" in shown
