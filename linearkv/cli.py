@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TextIO
 import typer
 
 import linearkv
-from linearkv.console import console_for, plain, seconds, size
+from linearkv.console import console_for, plain, seconds, size, utf8
 from linearkv.errors import LinearKVError
 from linearkv.progress import shown_progress
 
@@ -48,7 +48,9 @@ app = typer.Typer(
 
 Store = Annotated[Path, typer.Option("--store", help="Folder of the store.", metavar="FOLDER")]
 Model = Annotated[str, typer.Option("--model", help="'reference', or a checkpoint's folder.", metavar="MODEL")]
-Tenant = Annotated[str, typer.Option("--tenant", help="Whose documents; tenants share nothing.", metavar="NAME")]
+Tenant = Annotated[
+    str, typer.Option("--tenant", help="Whose documents; tenants share nothing.", metavar="NAME", callback=utf8)
+]
 Conditioning = Annotated[
     Literal["prefix", "none"],
     typer.Option("--conditioning", help="Prefill chunks behind the system prompt, or behind nothing."),
@@ -125,7 +127,7 @@ def index(
 
 @app.command()
 def query(
-    question: Annotated[str, typer.Argument(help="The question; any text.", metavar="QUESTION")],
+    question: Annotated[str, typer.Argument(help="The question; any text.", metavar="QUESTION", callback=utf8)],
     store: Store = DEFAULT_STORE,
     model: Model = "reference",
     tenant: Tenant = "default",
@@ -419,7 +421,7 @@ def _conditions(given: list[str]) -> dict[str, Any] | None:
     import yaml
 
     conditions: dict[str, list[Any]] = {}
-    for item in given:
+    for item in map(utf8, given):
         key, equals, text = item.partition("=")
         if not key or not equals:
             raise ValueError(f"--where {item!r} is not of the form key=value, such as --where status=active")

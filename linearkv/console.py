@@ -1,5 +1,6 @@
 """Text for people: terminals and pipes, sizes and counts. Standard output holds results, standard error the rest."""
 
+import os
 import re
 from typing import TYPE_CHECKING, TextIO
 
@@ -19,6 +20,17 @@ def console_for(stream: TextIO) -> "Console":
 
     width = None if stream.isatty() else 10_000
     return Console(file=stream, markup=False, highlight=False, emoji=False, soft_wrap=True, width=width)
+
+
+def utf8(text: str) -> str:
+    """An argument or environment variable as the UTF-8 that it is; as the locale says where it is not UTF-8.
+
+    Python decodes them by the locale, so under LC_ALL=C a question in French arrives in pieces that no tokenizer takes.
+    """
+    try:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeError:
+        return text
 
 
 def plain(text: str) -> str:

@@ -24,6 +24,7 @@ from linearkv.models import GDNModel, Sampling, identify, load_model
 from linearkv.prompt import PromptFormat
 from linearkv.retrieval import Embedder, Retriever
 from linearkv.retrieval import Hit as Found
+from linearkv.retrieval.decoding import clean
 from linearkv.settings import Settings
 from linearkv.state_cache import ChunkTokens, Restored, StateCache
 from linearkv.states import Context
@@ -271,6 +272,7 @@ class Engine:
             sampling = self.prompt.checkpoint_sampling()
         order = DEFAULT_ORDER if order == "auto" else order
         started = time.perf_counter()
+        question = clean(question)
         question_ids = self.prompt.question_ids(question)
         if not self._retriever.store.counts()["chunks"]:
             raise LinearKVError(

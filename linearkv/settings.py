@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from linearkv.console import utf8
 from linearkv.prompt import DEFAULT_SYSTEM
 
 MIB = 1 << 20
@@ -32,3 +33,11 @@ class Settings(BaseSettings):
     follow_outside: bool = Field(
         default=False, description="Read files that links inside a corpus point to outside of it."
     )
+
+    @field_validator("system_prompt")
+    @classmethod
+    def _text(cls, value: str) -> str:
+        value = utf8(value)
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError("it holds bytes that are not UTF-8")
+        return value

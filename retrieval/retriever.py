@@ -179,7 +179,7 @@ class Retriever:
                 f"the index in {self.store.folder} was embedded with {self.store.get('embedder_name')} ({stored[:12]})"
                 f" and is opened with {self.embedder.name} ({self.embedder.identity[:12]}): vectors of two models "
                 "cannot be compared. Open it with the first, or embed everything again: linearkv index ... --re-embed "
-                "(sync(..., reembed=True))"
+                "(in Python: index(..., reembed=True))"
             )
 
     # ---- for the engine ------------------------------------------------------------------------------------------
