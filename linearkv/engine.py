@@ -18,17 +18,18 @@ import torch
 from linearkv.answers import Answer, CacheUse, IndexReport, SkippedFile, Source, StoreReport, Timings
 from linearkv.cache import Hit, TieredStore, encode, open_pages
 from linearkv.composition import ORDERS, compose
-from linearkv.errors import LinearKVError, StoreMismatchError
+from linearkv.errors import LinearKVError, StoreMismatchError, StoreReadOnlyError
 from linearkv.identity import ModelIdentity, chunk_key, tokenizer_digest
 from linearkv.models import GDNModel, Sampling, identify, load_model
 from linearkv.prompt import PromptFormat
 from linearkv.retrieval import Embedder, Retriever
 from linearkv.retrieval import Hit as Found
 from linearkv.retrieval.decoding import clean
+from linearkv.retrieval.store import FILE
 from linearkv.settings import Settings
 from linearkv.state_cache import ChunkTokens, Restored, StateCache
 from linearkv.states import Context
-from linearkv.tenants import open_tenant
+from linearkv.tenants import open_tenant, tenant_folder
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Engine:
         settings: Settings,
         store: Path,
         tenant: str,
+        refusal: str = "",
     ) -> None:
         self.model = model
         self.prompt = prompt
@@ -70,6 +72,7 @@ class Engine:
         self.store = store
         self.tenant = tenant
         self._retriever = retriever
+        self._refusal = refusal  # why nothing may be written; empty where it may
         self._warned = False
         self._prefix = model.prefill_prefix(prompt.prefix_ids)
 
@@ -99,7 +102,7 @@ class Engine:
                 prefilled from nothing, whose states serve any system prompt.
             tokenizer: folder of the tokenizer; the model's own by default.
             device, dtype: see `load_model`.
-            read_only: never write. None decides by whether the folder is writable.
+            read_only: never write. None decides by whether the tenant's files are writable.
             settings: see `Settings`; by default from the environment.
 
         Raises:
@@ -112,10 +115,13 @@ class Engine:
             raise ValueError(f"unknown conditioning {conditioning!r}: expected one of {', '.join(CONDITIONING)}")
         settings = settings or Settings()
         store = Path(store)
+        refusal = f"the store {store} was opened for reading" if read_only else ""
         if read_only is None:
-            read_only = store.exists() and not _writable(store)
+            locked = _not_writable(store, tenant)
+            read_only = locked is not None
             if read_only:
-                _log.warning("%s is not writable: answering from it, keeping nothing new", store)
+                refusal = f"{locked} is not writable for user id {os.geteuid()}"
+                _log.warning("%s is not writable: answering from it, keeping nothing new", locked)
 
         if not isinstance(model, GDNModel):
             model = load_model(model, device=device, dtype=dtype)
@@ -155,7 +161,7 @@ class Engine:
             policy=settings.storage,
             batch_tokens=settings.batch_tokens,
         )
-        return cls(model, prompt, retriever, states, settings, store, tenant)
+        return cls(model, prompt, retriever, states, settings, store, tenant, refusal)
 
     def __enter__(self) -> "Engine":
         return self
@@ -189,6 +195,7 @@ class Engine:
             StoreReadOnlyError, StoreMismatchError, StoreFullError: each says what to do.
         """
         started = time.monotonic()
+        self._require_writable()
         with self._retriever.writing():
             synced = self._retriever.sync(
                 paths,
@@ -288,6 +295,7 @@ class Engine:
 
         They come back with the next `index` of their folder if the files are still there.
         """
+        self._require_writable()
         with self._retriever.writing():
             removed = self._retriever.remove([paths] if isinstance(paths, str) else paths)
             if removed:
@@ -325,6 +333,13 @@ class Engine:
             orphans=pages.orphans,
             foreign=pages.foreign,
         )
+
+    def _require_writable(self) -> None:
+        if self._refusal:
+            raise StoreReadOnlyError(
+                f"{self._refusal}, so documents can neither be indexed nor removed: open it as a user who may write "
+                f"there, or use another store"
+            )
 
     def _chunk_tokens(self, chunk: Any) -> ChunkTokens:
         return ChunkTokens(chunk.content_hash, self.prompt.chunk_ids(chunk.rendered))
@@ -543,5 +558,13 @@ def _check_canary(model: GDNModel, identity: ModelIdentity, pages: TieredStore, 
         )
 
 
-def _writable(folder: Path) -> bool:
-    return os.access(folder, os.W_OK | os.X_OK)
+def _not_writable(store: Path, tenant: str) -> Path | None:
+    """What of a tenant's files is there and may not be written, which makes the whole of it read-only."""
+    folder = tenant_folder(store, tenant)
+    if not os.access(folder, os.F_OK):
+        return store if store.is_dir() and not os.access(store, os.W_OK | os.X_OK) else None
+    files = (folder / "index" / FILE,)
+    for path in (folder, folder / "index", folder / "pages", *files):
+        if os.access(path, os.F_OK) and not os.access(path, os.W_OK if path in files else os.W_OK | os.X_OK):
+            return path
+    return None

@@ -1,5 +1,8 @@
 """Settings of an engine, each also an environment variable `LINEARKV_<NAME>`."""
 
+import os
+import resource
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +16,19 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 
+def usable_memory() -> int:
+    """Bytes of memory this process may use: the machine's, or less where its container or its limits say so."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        soft, _ = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            limits.append(soft)
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # no such control group, or "max"
+            limits.append(int((Path("/sys/fs/cgroup") / name).read_text()))
+    return min(limits)
+
+
 class Settings(BaseSettings):
     """What can be tuned. Settings that shape states or chunks are part of their identity: changing one re-indexes."""
 
@@ -21,7 +37,11 @@ class Settings(BaseSettings):
     system_prompt: str = Field(default=DEFAULT_SYSTEM, description="The system prompt every chunk stands behind.")
     chunk_tokens: int = Field(default=512, ge=16, description="Target size of a chunk in model tokens.")
     storage: Literal["fp32", "fp16"] = Field(default="fp16", description="Precision of stored transitions and updates.")
-    memory_budget: int = Field(default=2 * GIB, ge=0, description="Bytes of host memory for chunk states.")
+    memory_budget: int = Field(
+        default=min(2 * GIB, usable_memory() // 4),
+        ge=0,
+        description="Bytes of host memory for chunk states; by default a quarter of what there is, at most 2 GiB.",
+    )
     disk_budget: int | None = Field(
         default=64 * GIB, ge=0, description="Bytes of disk for chunk states; none is unlimited."
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from linearkv.cache import NO_TAG, Hit, NotStored, PageStore, encode
+from linearkv.cache import NO_TAG, Hit, NotStored, Page, PageStore, encode
 from linearkv.identity import ModelIdentity, chunk_key
 from linearkv.models import GDNModel
 from linearkv.states import ChunkState, PrefixState
@@ -114,7 +114,7 @@ class StateCache:
                 restored.tiers.append(result.tier)
                 restored.bytes_loaded += result.bytes_loaded
             else:
-                restored.states.append(computed[key])
+                restored.states.append(unpack(computed[key].tensors))
                 restored.tiers.append("prefilled")
         return restored
 
@@ -122,6 +122,8 @@ class StateCache:
         self, chunks: Iterable[ChunkTokens], on_progress: Callable[[int], None] | None = None, group: int = 64
     ) -> Filled:
         """Prefills and stores every chunk whose state is not in the store; each group is durable before the next.
+
+        They go to disk alone: memory is for what is asked for, and its use must not grow with the corpus.
 
         Ends early, and says so, when the store evicts the first of these states to take in the last: then the budget
         holds no more of them.
@@ -140,7 +142,7 @@ class StateCache:
             first = first or next(iter(wanted))
             missing = {key: chunk for key, chunk in wanted.items() if key not in present}
             for part in _by_tokens(missing, self._batch_tokens):
-                self._prefill(part, filled.not_stored)
+                self._prefill(part, filled.not_stored, bulk=True)
                 filled.prefilled += len(part)
                 if not self.pages.contains([first]):
                     filled.not_stored.append(
@@ -160,7 +162,10 @@ class StateCache:
         kept = live_tags | {NO_TAG}
         return self.pages.delete([key for key, tag in self.pages.tags().items() if tag not in kept])
 
-    def _prefill(self, missing: dict[str, ChunkTokens], not_stored: list[str]) -> dict[str, ChunkState]:
+    def _prefill(
+        self, missing: dict[str, ChunkTokens], not_stored: list[str], *, bulk: bool = False
+    ) -> dict[str, Page]:
+        """Computes the states of `missing` and stores their pages; returns these by key."""
         if not missing:
             return {}
         states = self._model.prefill_chunks(
@@ -175,10 +180,10 @@ class StateCache:
             )
             for (key, chunk), state in zip(missing.items(), states, strict=True)
         ]
-        for result in self.pages.put(pages).values():
+        for result in self.pages.put(pages, bulk=bulk).values():
             if isinstance(result, NotStored) and result.reason not in not_stored:
                 not_stored.append(result.reason)
-        return {page.key: unpack(page.tensors) for page in pages}
+        return {page.key: page for page in pages}
 
 
 def _by_tokens(chunks: dict[str, ChunkTokens], budget: int) -> Iterator[dict[str, ChunkTokens]]:

@@ -38,6 +38,10 @@ _CHECK = "secret-check"
 _SECRET_MARK = "linearkv-secret-1"
 _CHECK_MARK = "linearkv-secret-check-1"
 _ABANDONED_S = 3600
+_SHARE = (
+    "Run as the owner of the store; or, for others to read all of it, its secrets included, let the owner run: "
+    "chmod -R a+rX '{store}'"
+)
 
 
 class TenantSecretError(LinearKVError):
@@ -151,7 +155,8 @@ def _exists(folder: Path) -> bool:
         return False
     except OSError as error:
         raise TenantSecretError(
-            f"{folder} cannot be opened by user id {os.geteuid()} ({error.strerror}). Run as the owner of the store."
+            f"{folder} cannot be opened by user id {os.geteuid()} ({error.strerror}). "
+            f"{_SHARE.format(store=folder.parents[1])}"
         ) from error
 
 
@@ -175,6 +180,10 @@ def _create(folder: Path, secret: bytes | None) -> None:
             shutil.rmtree(new)
         _sync(folder.parent)
         _sync(folder.parent.parent)
+    except (NotADirectoryError, FileExistsError) as error:
+        raise StoreReadOnlyError(
+            f"A tenant cannot be made in {folder.parent}: {error.filename} is not a folder. Give another store."
+        ) from error
     except OSError as error:
         shutil.rmtree(new, ignore_errors=True)
         raise StoreReadOnlyError(
@@ -227,19 +236,20 @@ def _read(path: Path, mark: str) -> bytes | None:
         return None
     except OSError as error:
         raise TenantSecretError(
-            f"{path} cannot be read by user id {os.geteuid()} ({error.strerror}). Run as the owner of the store, or "
-            f"give the secret: secret=…."
+            f"{path} cannot be read by user id {os.geteuid()} ({error.strerror}). "
+            f"{_SHARE.format(store=path.parents[2])}"
         ) from error
     try:
-        mode = os.fstat(descriptor).st_mode
+        owner, mode = os.fstat(descriptor).st_uid, os.fstat(descriptor).st_mode
         content = os.read(descriptor, 4096) if stat.S_ISREG(mode) else b""
     finally:
         os.close(descriptor)
     if mode & 0o022:
         # Who can write it can put in a secret of his own and then forge pages.
         raise TenantSecretError(f"{path} can be written by others (mode {mode & 0o777:04o}). Run: chmod 600 '{path}'")
-    if mode & 0o044:
-        # A store shared for reading has to be readable, so this is the owner's decision to take.
+    if mode & 0o044 and os.geteuid() in (owner, 0):
+        # A store shared for reading has to be readable, so this is the owner's decision to take. Whoever it is shared
+        # with can do nothing about it.
         _log.warning(
             "%s can be read by others (mode %04o). Unless that is meant: chmod 600 '%s'", path, mode & 0o777, path
         )

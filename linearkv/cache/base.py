@@ -99,8 +99,11 @@ Progress = Callable[[int, int], None]
 class PageStore(Protocol):
     """A tier, or several behind one another. All methods may be called from any thread."""
 
-    def put(self, pages: Sequence[Page]) -> dict[str, Stored | NotStored]:
+    def put(self, pages: Sequence[Page], *, bulk: bool = False) -> dict[str, Stored | NotStored]:
         """Keep pages, replacing those of the same key; return what became of each.
+
+        `bulk` is for pages that nobody asked for yet, as when a corpus is indexed: they go to the lasting tier alone,
+        so that they neither fill memory nor push out of it what is in use.
 
         When this returns, a `Stored` page of a file tier is on disk: data, name and folder are synchronised. May evict
         the pages not used for longest. A page of this very call is evicted only if the call alone exceeds the budget;

@@ -140,7 +140,7 @@ class FileStore:
 
     # ---- the store's interface ----------------------------------------------------------------------------------
 
-    def put(self, pages: Sequence[Page]) -> dict[str, Stored | NotStored]:
+    def put(self, pages: Sequence[Page], *, bulk: bool = False) -> dict[str, Stored | NotStored]:
         """Write pages, durably when this returns. See `PageStore.put`."""
         results: dict[str, Stored | NotStored] = {}
         batch = {page.key: page for page in pages}

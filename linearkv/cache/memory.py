@@ -27,7 +27,7 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._stat = TierStat("memory", budget=budget_bytes)
 
-    def put(self, pages: Sequence[Page]) -> dict[str, Stored | NotStored]:
+    def put(self, pages: Sequence[Page], *, bulk: bool = False) -> dict[str, Stored | NotStored]:
         """Keep pages; those that do not fit the budget together are the first of the call."""
         results: dict[str, Stored | NotStored] = {}
         budget = self._stat.budget or 0

@@ -31,12 +31,13 @@ class TieredStore:
         self._on_the_way: dict[str, Future[Hit | Miss]] = {}
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="linearkv-prefetch")
 
-    def put(self, pages: Sequence[Page]) -> dict[str, Stored | NotStored]:
-        """Keep pages in memory and write them to disk; the answers are the disk's.
+    def put(self, pages: Sequence[Page], *, bulk: bool = False) -> dict[str, Stored | NotStored]:
+        """Keep pages in memory, unless `bulk`, and write them to disk; the answers are the disk's.
 
         A page that could not be stored on disk may still be found in memory until it is evicted from there.
         """
-        self._memory.put(pages)
+        if not bulk:
+            self._memory.put(pages)
         return self._files.put(pages)
 
     def get(self, keys: Sequence[str]) -> dict[str, Hit | Miss]:
