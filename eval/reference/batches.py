@@ -1,4 +1,4 @@
-"""Token batches for training, made by worker processes along a curriculum from one short document to twenty long ones."""
+"""Token batches for training, from worker processes, along a curriculum from one short document to twenty long ones."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from .prose import Prose
 from .tokenizer import name_pieces
 
 # What a token is, for its weight in the loss.
-PADDING, CONTEXT, QUESTION, FACT, TWO_HOP, NONE, QUOTE = range(7)
-KIND_NAMES = ("padding", "context", "question", "fact", "two_hop", "none", "quote")
-LOSS_WEIGHTS = (0.0, 0.05, 0.02, 1.0, 1.0, 1.0, 0.3)
+PADDING, CONTEXT, QUESTION, FACT, TWO_HOP, NONE, QUOTE, FIRST = range(8)
+KIND_NAMES = ("padding", "context", "question", "fact", "two_hop", "none", "quote", "first")
+# FIRST is the first token of a fact's answer: it alone decides which fact is meant, the rest continues it.
+LOSS_WEIGHTS = (0.0, 0.05, 0.02, 1.0, 1.0, 1.0, 0.3, 2.0)
 ANSWER_KINDS = {"fact": FACT, "two_hop": TWO_HOP, "none": NONE, "quote": QUOTE, "blank": QUOTE}
 
 # Share of the run at which a stage ends, then (row length, fewest chunks, most chunks, share of rows).
@@ -63,7 +64,9 @@ def encode_context(tokenizer: Tokenizer, sample: TrainingContext, length: int) -
         if len(ids) + len(question) + len(answer) > length:
             continue
         ids += question + answer
-        kinds += [QUESTION] * len(question) + [ANSWER_KINDS[turn.kind]] * len(answer)
+        kind = ANSWER_KINDS[turn.kind]
+        first = FIRST if kind in (FACT, TWO_HOP) else kind
+        kinds += [QUESTION] * len(question) + [first] + [kind] * (len(answer) - 1)
         added += 1
     return (ids, kinds) if added else None
 
@@ -86,8 +89,8 @@ def make_row(
         share = max(0.3, share - 0.1)
 
 
-class Batches(IterableDataset):  # type: ignore[type-arg]
-    """Endless batches (ids int32 [B, T], kinds uint8 [B, T]) of about `tokens` tokens; T varies along the curriculum."""
+class Batches(IterableDataset):
+    """Endless batches (ids int32 [B, T], kinds uint8 [B, T]) of `tokens` tokens; T varies along the curriculum."""
 
     def __init__(
         self, tokenizer: Tokenizer, prose: Prose, tokens: int, progress: Synchronized[float], seed: int, rank: int = 0

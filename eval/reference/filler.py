@@ -1,4 +1,7 @@
-"""Sentences that carry no fact anyone asks about: the text around the facts. Training and held-out halves are disjoint."""
+"""Sentences that carry no fact anyone asks about: the text around the facts.
+
+Training and held-out halves are disjoint.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Synthetic multi-document questions in ordinary English, for training and for held-out evaluation.
 
-A context is a set of chunks about invented people, places, machines, products and policies. Every fact is told in one of
-many wordings, between sentences that say nothing of interest, and asked about in another wording. Two-hop questions
+A context is a set of chunks about invented people, places, machines, products and policies. Every fact is told in one
+of many wordings, between sentences that say nothing of interest, and asked about in another wording. Two-hop questions
 describe an entity through a fact ("the manager of the depot that stores copper wire"). Some questions have no answer in
 the documents.
 
@@ -58,6 +58,16 @@ SAY_FRAMES = (
         "Note that the {n} of {e} is now {v}.",
         "The {n} given for {e} was {v}.",
         "The {n} of {e} was set to {v}.",
+        "{e}: {n} {v}.",
+        "{e} ({n}: {v}) is looked at below.",
+        "In the case of {e}, {v} serves as the {n}.",
+        "Whoever deals with {e} should know that its {n} is {v}.",
+        "{v} has been chosen as the {n} for {e}.",
+        "You will find that the {n} of {e} is {v}.",
+        "{e} comes with {v} as the {n}.",
+        "The plan for {e} lists {v} under {n}.",
+        "Under {n}, the file on {e} says {v}.",
+        "{n} at {e}: {v}.",
     ),
     (
         "When it comes to {e}, the {n} is {v}.",
@@ -77,6 +87,15 @@ ASK_FRAMES = (
         "For {e}, what is the {n}?",
         "What do the documents say about the {n} of {e}?",
         "What was the {n} of {e}?",
+        "{e}: {n}?",
+        "{n} of {e}?",
+        "Find the {n} of {e}.",
+        "Do you know the {n} of {e}?",
+        "Which {n} belongs to {e}?",
+        "What should I know as the {n} of {e}?",
+        "What is {e} listed with as its {n}?",
+        "Could somebody look up the {n} of {e}?",
+        "What {n} was chosen for {e}?",
     ),
     (
         "Which {n} is recorded for {e}?",
@@ -116,19 +135,75 @@ HELD_BY_VALUE = {
     "sells": ("the {k} that deals in {v}",),
 }
 ENTITY_VALUES = {"person": "person", "company": "company", "site": "site"}
-KINDS = (
-    "person site product machine vehicle unit team room company policy event goodsent "
-    "site product machine unit person policy"
-).split()
+KINDS = [
+    "person",
+    "site",
+    "product",
+    "machine",
+    "vehicle",
+    "unit",
+    "team",
+    "room",
+    "company",
+    "policy",
+    "event",
+    "goodsent",
+    "site",
+    "product",
+    "machine",
+    "unit",
+    "person",
+    "policy",
+]
 SECTIONS = (
-    (
-        "Handbook, Staff handbook, Sites, People, Products, Machines, Policies, Events, Transport, Customers, Safety, Contacts, "
-        "Overview, Notes, Annex, General, Operations, Stock, Offices, Appendix, Rules, Archive, Facts, Directory, Guide, "
-        "Frequently asked questions, Equipment, Suppliers, Finance, Introduction, History, Daily work, Logistics, Services"
-    ).split(", "),
-    "Company book, Premises, Colleagues, Catalogue, Machinery, Regulations, Calendar, Partners, Miscellany, Reference".split(
-        ", "
-    ),
+    [
+        "Handbook",
+        "Staff handbook",
+        "Sites",
+        "People",
+        "Products",
+        "Machines",
+        "Policies",
+        "Events",
+        "Transport",
+        "Customers",
+        "Safety",
+        "Contacts",
+        "Overview",
+        "Notes",
+        "Annex",
+        "General",
+        "Operations",
+        "Stock",
+        "Offices",
+        "Appendix",
+        "Rules",
+        "Archive",
+        "Facts",
+        "Directory",
+        "Guide",
+        "Frequently asked questions",
+        "Equipment",
+        "Suppliers",
+        "Finance",
+        "Introduction",
+        "History",
+        "Daily work",
+        "Logistics",
+        "Services",
+    ],
+    [
+        "Company book",
+        "Premises",
+        "Colleagues",
+        "Catalogue",
+        "Machinery",
+        "Regulations",
+        "Calendar",
+        "Partners",
+        "Miscellany",
+        "Reference",
+    ],
 )
 SYSTEM_PROMPTS = (
     "You are a helpful assistant.",
@@ -172,7 +247,7 @@ class Question:
 
 @dataclass
 class Entity:
-    """Something facts are about: `surface` as it stands in a sentence, `noun` for its kind, `pronouns` (subject, object, own)."""
+    """Something facts are about: `surface` in a sentence, `noun` for its kind, `pronouns` (subject, object, own)."""
 
     kind: str
     surface: str
@@ -182,7 +257,7 @@ class Entity:
 
 @dataclass
 class Fact:
-    """`entity` stands in `relation` to `value`; without a relation, `noun` is the attribute, or `say` and `asks` the wording."""
+    """`entity` stands in `relation` to `value`; without a relation, `noun`, or `say` and `asks`, hold the wording."""
 
     entity: Entity
     relation: Relation | None
@@ -253,7 +328,7 @@ class ContextMaker:
         self.inventory = inventory
         self.prose = prose
         self.half = inventory.half if held_out_wording is None else int(held_out_wording)
-        self.loose = LooseLanguage(prose) if prose and not self.half else None
+        self.loose = LooseLanguage(prose, inventory.pieces) if prose and not self.half else None
         self.by_kind: dict[str, list[Relation]] = {kind: [] for kind in set(KINDS)}
         for relation in RELATIONS:
             for kind in relation.kinds:
@@ -453,7 +528,9 @@ class ContextMaker:
         budget = tokens * CHARACTERS_PER_TOKEN
         main = groups[0][0].entity if groups else None
         heading = self.heading(main, rng)
-        named = main is not None and heading is not None and main.surface.removeprefix("the ").lower() in heading.lower()
+        named = (
+            main is not None and heading is not None and main.surface.removeprefix("the ").lower() in heading.lower()
+        )
         style = rng.random()
         blocks: list[str] = []
         used = len(heading or "")
@@ -605,7 +682,9 @@ class ContextMaker:
                 for fact in facts:
                     kind = ENTITY_VALUES.get(fact.relation.value) if fact.relation else None
                     if kind and rng.random() < 0.35 and fact.value.lower() not in surfaces:
-                        noun = "person" if kind == "person" else "company" if kind == "company" else fact.value.split()[-1]
+                        noun = (
+                            "person" if kind == "person" else "company" if kind == "company" else fact.value.split()[-1]
+                        )
                         pronouns = ("she", "her", "her") if kind == "person" else ("it", "it", "its")
                         fact.target = Entity(kind, fact.value, noun, pronouns)
                         surfaces.add(fact.value.lower())
@@ -628,9 +707,7 @@ class ContextMaker:
     def one_hop(self, fact: Fact, rng: random.Random) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
         return self.ask(fact, rng), accepted_answers(fact.value), (fact.chunk,)
 
-    def two_hop(
-        self, context: Context, rng: random.Random
-    ) -> Iterator[tuple[str, tuple[str, ...], tuple[int, ...]]]:
+    def two_hop(self, context: Context, rng: random.Random) -> Iterator[tuple[str, tuple[str, ...], tuple[int, ...]]]:
         """Two-hop questions of a context, in random order."""
         bridges = list(context.facts)
         rng.shuffle(bridges)
@@ -713,6 +790,7 @@ class HeldOut:
         made: list[Question] = []
         while len(made) < count:
             context = self.maker.context([chunk_tokens] * chunks, rng, fact_share=0.8)
+            found: tuple[str, tuple[str, ...], tuple[int, ...]] | None
             if hops == 0:
                 text = self.maker.unanswerable(context, rng)
                 found = None if text is None else (text, (NOT_IN_DOCUMENTS,), ())
@@ -728,7 +806,7 @@ class HeldOut:
 
 @dataclass
 class Turn:
-    """One question and its answer in a training conversation; `kind` is "fact", "two_hop", "none", "quote" or "blank"."""
+    """One question of a training conversation; `kind` is "fact", "two_hop", "none", "quote" or "blank"."""
 
     question: str
     answer: str
@@ -764,14 +842,21 @@ class TrainingContexts:
         'Finish the sentence that begins "{}"',
         'What follows after "{}"?',
     )
-    BLANK = ('Fill in the blank: "{}"', 'Which words are missing in "{}"?', 'Complete: "{}"', 'What is missing here: "{}"')
+    BLANK = (
+        'Fill in the blank: "{}"',
+        'Which words are missing in "{}"?',
+        'Complete: "{}"',
+        'What is missing here: "{}"',
+    )
 
     def __init__(self, prose: Prose, seed: int, pieces: tuple[str, ...] = ()):
         self.rng = random.Random(f"training {seed}")
         self.prose = prose
+        lower = tuple(piece for piece in pieces if piece.islower())
+        beginnings = tuple(piece for piece in pieces if piece[0].isupper())
         # Words of the prose and the tokenizer's own pieces in equal shares.
-        vocabulary = prose.words + pieces * max(1, len(prose.words) // max(1, len(pieces)))
-        self.maker = ContextMaker(Inventory(held_out=False, vocabulary=vocabulary), prose)
+        vocabulary = prose.words + lower * max(1, len(prose.words) // max(1, len(lower)))
+        self.maker = ContextMaker(Inventory(False, vocabulary, beginnings, lower), prose)
 
     def prefix(self) -> tuple[str | None, str]:
         """(system prompt or None, text before the first chunk): the product's prefix, others, fragments, or nothing."""
@@ -814,7 +899,9 @@ class TrainingContexts:
         gap = " ".join(words[max(0, start - 6) : start] + ["____"] + words[start + length : start + length + 6])
         return Turn(rng.choice(self.BLANK).format(gap), " ".join(words[start : start + length]).strip(",.;:"), "blank")
 
-    def sample(self, chunk_tokens: list[int], turns: int, two_hop: float = 0.2, quotes: float = 0.15) -> TrainingContext:
+    def sample(
+        self, chunk_tokens: list[int], turns: int, two_hop: float = 0.2, quotes: float = 0.15
+    ) -> TrainingContext:
         """One conversation over chunks of about the given lengths, with at most `turns` questions."""
         rng = self.rng
         context = self.maker.context(chunk_tokens, rng, fact_share=rng.uniform(0.6, 1.3))
@@ -826,15 +913,15 @@ class TrainingContexts:
             if len(made) >= turns:
                 break
             style = rng.random()
-            if style < 0.08:
+            if style < 0.06:
                 text = self.maker.unanswerable(context, rng)
                 if text:
                     made.append(Turn(text, NOT_IN_DOCUMENTS, "none"))
-            elif style < 0.08 + quotes:
+            elif style < 0.06 + quotes:
                 turn = self.quote(context)
                 if turn:
                     made.append(turn)
-            elif style < 0.08 + quotes + two_hop:
+            elif style < 0.06 + quotes + two_hop:
                 found = next(hops, None)
                 if found:
                     made.append(Turn(found[0], found[1][0], "two_hop"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from .inventory import Inventory
+from .inventory import Inventory, held_out_words
 from .prose import Prose
 
 # (sentence, questions, kind of value); {w} and {x} are arbitrary words, {p} a preposition.
@@ -71,14 +71,22 @@ PATTERNS = (
     ("{e} {w}s {v}.", ("When does {e} {w}?", "On which days does {e} {w}?"), "span"),
     ("The {x} of {e} is at {v}.", ("At which address is the {x} of {e}?", "Where is the {x} of {e}?"), "address"),
     ("No {x} may {w} {e} for {v}.", ("For how long may no {x} {w} {e}?",), "days"),
-    ("At {v} the {x} of {e} {w}s.", ("At what time does the {x} of {e} {w}?", "When does the {x} of {e} {w}?"), "clock"),
+    (
+        "At {v} the {x} of {e} {w}s.",
+        ("At what time does the {x} of {e} {w}?", "When does the {x} of {e} {w}?"),
+        "clock",
+    ),
     ("The last {w} from {e} to {x} is at {v}.", ("When is the last {w} from {e} to {x}?",), "clock"),
     ("{x} gets {v} of leave at {e}.", ("How much leave does {x} get at {e}?",), "days"),
     ("A {x} costs {v} at {e}.", ("How much is a {x} at {e}?", "What does a {x} cost at {e}?"), "money"),
     ("A {x} for {e} is {v}.", ("How much is a {x} for {e}?", "What is the price of a {x} for {e}?"), "money"),
     ("For {x}s, {e} uses {v}.", ("What does {e} use for {x}s?", "Which {w} does {e} use for {x}s?"), "phrase"),
     ("If the {x} is late, {e} pays {v}.", ("How much does {e} pay if the {x} is late?",), "money"),
-    ("{x}s must {w} {v} before {e}.", ("How long before {e} must {x}s {w}?", "When must {x}s {w} before {e}?"), "hours"),
+    (
+        "{x}s must {w} {v} before {e}.",
+        ("How long before {e} must {x}s {w}?", "When must {x}s {w} before {e}?"),
+        "hours",
+    ),
     ("{e} carries {v} {x}s and some {w}s.", ("How many {x}s does {e} carry?",), "quantity"),
     ("The {x} {p} {e} is the work of {v}.", ("Whose work is the {x} {p} {e}?",), "person"),
     ("{x} {w} at {e} is marked with {v}.", ("What marks {x} {w} at {e}?", "How is {x} {w} at {e} marked?"), "thing"),
@@ -92,33 +100,79 @@ OPENINGS = (
     "The report says that ", "Everyone agrees that ", "In the {w}, ", "Despite the {w}, ", "With the new {w}, ",
 )  # fmt: skip
 ENDINGS = (
-    " at present", ", as everybody knows", ", and this will not change", " for the time being", ", by the way", " again",
-    ", which surprised nobody", ", as agreed", ", at least for now", " these days", ", according to the {w}", ", not the {w}",
+    " at present",
+    ", as everybody knows", ", and this will not change", " for the time being", ", by the way", " again",
+    ", which surprised nobody",
+    ", as agreed", ", at least for now", " these days", ", according to the {w}", ", not the {w}",
     ", and has been for years", " without exception", ", whatever the {w}", " in theory and in practice", " as before",
 )  # fmt: skip
-JOINTS = (", because", ", although", " so that", ", while", " when", ", and", ", but", ", since", ", unless", ", where", " and")
+JOINTS = (
+    ", because",
+    ", although",
+    " so that",
+    ", while",
+    " when",
+    ", and",
+    ", but",
+    ", since",
+    ", unless",
+    ", where",
+    " and",
+)
 LEADS = (
-    "Can you tell me: ", "Please tell me: ", "Quick question: ", "I would like to know: ", "Hello! ", "One more thing: ",
+    "Can you tell me: ",
+    "Please tell me: ", "Quick question: ", "I would like to know: ", "Hello! ", "One more thing: ",
     "According to the documents: ", "For the {w}: ", "Help me: ", "We were wondering: ", "Question from the {w}: ",
 )  # fmt: skip
 TRAILS = (" Answer briefly.", " Thank you.", " Please answer.", " I forgot.", " It is about the {w}.", " Any idea?")
-SMALL_WORDS = frozenset("the a an of is at in on for to and its has are was by with from be do does please now".split())
+SMALL_WORDS = frozenset(
+    [
+        "the",
+        "a",
+        "an",
+        "of",
+        "is",
+        "at",
+        "in",
+        "on",
+        "for",
+        "to",
+        "and",
+        "its",
+        "has",
+        "are",
+        "was",
+        "by",
+        "with",
+        "from",
+        "be",
+        "do",
+        "does",
+        "please",
+        "now",
+    ]
+)
 
 
 class LooseLanguage:
     """Draws arbitrary words and varies wordings. For training only."""
 
-    def __init__(self, prose: Prose):
+    def __init__(self, prose: Prose, pieces: tuple[str, ...] = ()):
         self.prose = prose
-        self.words = prose.words
+        held = held_out_words()
+        self.words = tuple(word for word in prose.words if word not in held)
+        self.pieces = tuple(piece for piece in pieces if piece not in held)
 
     def word(self, rng: random.Random) -> str:
+        if self.pieces and rng.random() < 0.35:
+            return rng.choice(self.pieces) + (rng.choice(self.pieces) if rng.random() < 0.6 else "")
         return rng.choice(self.words)
 
     def phrase(self, rng: random.Random) -> str:
         """One to four arbitrary words, at times with an article."""
         words = [self.word(rng) for _ in range(rng.choice((1, 1, 2, 2, 3, 4)))]
-        return rng.choice(("", "", "a ", "the ", "the ", "two ", "some ")) + " ".join(words)
+        text = rng.choice(("", "", "", "", "a ", "the ", "two ", "some ")) + " ".join(words)
+        return text[0].upper() + text[1:] if rng.random() < 0.12 else text
 
     def relation(self, inventory: Inventory, rng: random.Random) -> tuple[str, str, tuple[str, ...], str]:
         """(key, sentence, questions, value) of a relation made of arbitrary words."""
@@ -132,21 +186,23 @@ class LooseLanguage:
         return w, fill(say), tuple(fill(ask) for ask in asks), value
 
     def vary(self, template: str, rng: random.Random) -> str:
-        """The same sentence or question with a word more or less."""
-        if rng.random() > 0.25:
-            return template
+        """The same sentence or question with a word or two more, less or replaced."""
         words = template.split(" ")
-        place = rng.randrange(len(words))
-        if words[place] in SMALL_WORDS and rng.random() < 0.5:
-            words.pop(place)
-        elif "{" not in words[place] and rng.random() < 0.25:
-            words[place] = self.word(rng) + ("?" if words[place].endswith("?") else "")
-        else:
-            words.insert(place, self.word(rng))
+        for _ in range(rng.choice((0, 0, 0, 1, 1, 2))):
+            place = rng.randrange(len(words))
+            if words[place] in SMALL_WORDS and rng.random() < 0.5:
+                words.pop(place)
+            elif "{" not in words[place] and rng.random() < 0.3:
+                words[place] = self.word(rng) + ("?" if words[place].endswith("?") else "")
+            else:
+                words.insert(place, self.word(rng))
         return " ".join(words)
 
     def aside(self, sentence: str, named: bool, rng: random.Random) -> str:
-        """The sentence with an opening or ending that adds nothing. `named`: it begins with a name, so keep the capital."""
+        """The sentence with an opening or ending that adds nothing.
+
+        `named`: it begins with a name, so keep the capital.
+        """
         style = rng.random()
         if style < 0.12:
             opening = rng.choice(OPENINGS).replace("{w}", self.word(rng))

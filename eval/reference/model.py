@@ -83,7 +83,7 @@ class _UnitLowerInverse(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor) -> Tensor:
-        # Doubling is exact but its terms grow, so it is used on blocks of 8 only; larger ones are put together from halves.
+        # Doubling is exact but its terms grow, so only blocks of 8 use it; larger ones are put together from halves.
         lead, size, base = matrix.shape[:-2], matrix.shape[-1], 8
         blocks = matrix.reshape(*lead, size // base, base, size // base, base)
         diagonal = torch.diagonal(blocks, dim1=-4, dim2=-2).movedim(-1, -3)
@@ -205,10 +205,10 @@ def _after_scan(
     out = out.permute(1, 2, 0, 3).reshape(tokens, heads, value_dim)
     out = out * torch.rsqrt(out.pow(2).mean(-1, keepdim=True) + EPSILON) * head_norm
     out = out * F.silu(gate.float().view(tokens, heads, value_dim))
-    return _mlp(x + _linear(out.flatten(1), to_out, compute), *mlp, compute)
+    return _mlp(x + _linear(out.flatten(1), to_out, compute), compute, *mlp)
 
 
-def _mlp(x: Tensor, norm: Tensor, to_gate: Tensor, to_up: Tensor, to_down: Tensor, compute: torch.dtype) -> Tensor:
+def _mlp(x: Tensor, compute: torch.dtype, norm: Tensor, to_gate: Tensor, to_up: Tensor, to_down: Tensor) -> Tensor:
     normed = _norm(x, norm).to(compute)
     return x + _linear(F.silu(_linear(normed, to_gate, compute)) * _linear(normed, to_up, compute), to_down, compute)
 
@@ -253,7 +253,7 @@ def _before_attention(
 def _after_attention(
     x: Tensor, out: Tensor, gate: Tensor, to_out: Tensor, mlp: tuple[Tensor, ...], compute: torch.dtype
 ) -> Tensor:
-    return _mlp(x + _linear(out.reshape(gate.shape) * gate.sigmoid(), to_out, compute), *mlp, compute)
+    return _mlp(x + _linear(out.reshape(gate.shape) * gate.sigmoid(), to_out, compute), compute, *mlp)
 
 
 def token_losses(hidden: Tensor, embedding: Tensor, targets: Tensor, compute: torch.dtype) -> Tensor:
@@ -370,7 +370,7 @@ class Body(nn.Module):
     def __init__(self, config: Qwen3_5TextConfig, compute: torch.dtype):
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config, kind, compute) for kind in config.layer_types)
+        self.layers = nn.ModuleList(Layer(config, kind, compute) for kind in config.layer_types or ())
         self.norm = Weight(config.hidden_size)
 
 
@@ -383,6 +383,8 @@ class ReferenceModel(nn.Module):
     compute : torch.dtype
         Dtype of the projections; the residual stream and the delta rule stay in fp32.
     """
+
+    frequencies: Tensor
 
     def __init__(self, config: Qwen3_5TextConfig, compute: torch.dtype = torch.float32, compiled: bool = False):
         super().__init__()
@@ -400,9 +402,10 @@ class ReferenceModel(nn.Module):
                 nn.init.normal_(parameter, std=0.3)
             elif parameter.ndim == 2:
                 nn.init.normal_(parameter, std=0.5 * parameter.shape[1] ** -0.5)
-        rotary = int(config.head_dim * config.rope_parameters["partial_rotary_factor"])
+        rope: dict[str, Any] = dict(config.rope_parameters or {})
+        rotary = int(config.head_dim * rope["partial_rotary_factor"])
         powers = torch.arange(0, rotary, 2, dtype=torch.float) / rotary
-        self.register_buffer("frequencies", config.rope_parameters["rope_theta"] ** -powers, persistent=False)
+        self.register_buffer("frequencies", rope["rope_theta"] ** -powers, persistent=False)
 
     def hidden(self, ids: Tensor, start: Tensor | None = None) -> Tensor:
         """Final normalised hidden states.

@@ -36,7 +36,7 @@ class Muon(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     shapes.setdefault(parameter.shape, []).append(parameter)
             for shape, parameters in shapes.items():
-                grads = [parameter.grad for parameter in parameters]
+                grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
                 moments = [
                     self.state[parameter].setdefault("moment", torch.zeros_like(parameter)) for parameter in parameters
                 ]

@@ -1,8 +1,9 @@
 """Trains the reference model's tokenizer: byte-level BPE in which a copied word keeps its tokens.
 
 A name is written in a document after a space, and at the start of an answer without one. Were the space part of the
-word's token, as is usual, the two would be different tokens and copying a name would mean translating it. Here only common
-function words carry their space; every other word and its preceding space are separate tokens. Digits are taken in pairs.
+word's token, as is usual, the two would be different tokens and copying a name would mean translating it. Here only
+common function words carry their space; every other word and its preceding space are separate tokens. Digits are
+taken in pairs.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from .prose import Prose
 VOCABULARY = 8192
 SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END)
 FUNCTION_WORDS = (
-    "the of and to in a is for it at that on with as be by are or from this an can not was has its which will if have you "
-    "when must may we all but one their there they only no any who more these were our what used been other than then up "
-    "does do how did his her she he into so such also some your them had where after before every each until would should "
-    "about out over between most many both under while because"
+    "the of and to in a is for it at that on with as be by are or from this an can not was has its which will "
+    "if have you when must may we all but one their there they only no any who more these were our what used "
+    "been other than then up does do how did his her she he into so such also some your them had where after "
+    "before every each until would should about out over between most many both under while because"
 )
 PATTERN = (
     rf" (?:{'|'.join(FUNCTION_WORDS.split())})(?![A-Za-z0-9'\-_])"  # " the"
@@ -89,9 +90,13 @@ def train_tokenizer(prose: Prose, contexts: int = 3000, vocabulary: int = VOCABU
 
 
 def name_pieces(tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Tokens of two to six lower-case letters: material for invented names."""
+    """Tokens of letters, in lower case or with a capital first: material for invented names and words."""
     return tuple(
-        sorted(token for token in tokenizer.get_vocab() if token.isascii() and token.isalpha() and token.islower() and 2 <= len(token) <= 6)
+        sorted(
+            token
+            for token in tokenizer.get_vocab()
+            if token.isascii() and token.isalpha() and token[1:].islower() and 2 <= len(token) <= 7
+        )
     )
 
 

@@ -1,8 +1,8 @@
 """Trains the reference model: `python -m linearkv.eval.reference.train --out DIR --minutes N --prose DIR`.
 
 One command makes the tokenizer, trains on one GPU (or several, under `torch.distributed.run`; or slowly on a CPU with
-`--tiny`), scores held-out questions by full prefill, and writes a folder that `Qwen3_5ForCausalLM.from_pretrained` loads.
-Training is ordinary next-token prediction over whole contexts; composed states never occur in it.
+`--tiny`), scores held-out questions by full prefill, and writes a folder that `Qwen3_5ForCausalLM.from_pretrained`
+loads. Training is ordinary next-token prediction over whole contexts; composed states never occur in it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def score(
     before it, so each accepted answer takes one forward pass.
     """
     device = model.model.embed_tokens.weight.device
-    pad = tokenizer.token_to_id(END_OF_TEXT)
+    pad = tokenizer.token_to_id(END_OF_TEXT) or 0
     cases = []
     for index, question in enumerate(questions):
         context = question_ids(tokenizer, question)
@@ -123,7 +123,10 @@ class Trainer:
         small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4} if args.tiny else {}
         config = reference_config(tokenizer.get_vocab_size(), **small)
         compute = torch.bfloat16 if cuda else torch.float32
-        self.model = ReferenceModel(config, compute, compiled=cuda and not args.eager).to(self.device)
+        self.model = ReferenceModel(config, compute, compiled=cuda and not args.eager)
+        if args.init:
+            self.model.load_state_dict({name: t.float() for name, t in load_parts(args.init).items()})
+        self.model.to(self.device)
         self.weights = torch.tensor(LOSS_WEIGHTS, device=self.device)
         self.optimizers = self._optimizers()
         self.log_file = (args.out / "train.log").open("a") if self.rank == 0 else None
@@ -159,7 +162,7 @@ class Trainer:
         return made
 
     def _set_rate(self, step: int, fraction: float) -> None:
-        factor = min(1.0, (step + 1) / 150)
+        factor = min(1.0, (step + 1) / self.args.warm_up)
         if fraction > self.args.decay_from:
             factor *= max(0.01, (1 - fraction) / (1 - self.args.decay_from))
         for optimizer in self.optimizers:
@@ -173,9 +176,7 @@ class Trainer:
         hidden = self.model.hidden(ids, start)
         targets = ids.roll(-1, 1).reshape(-1)
         kinds = F.pad(kinds[:, 1:], (0, 1)).reshape(-1).long()
-        losses = self.model.run.token_losses(
-            hidden, self.model.model.embed_tokens.weight, targets, self.model.compute
-        )
+        losses = self.model.run.token_losses(hidden, self.model.model.embed_tokens.weight, targets, self.model.compute)
         weights = self.weights[kinds]
         sums = torch.zeros(len(KIND_NAMES), device=ids.device).index_add_(0, kinds, losses.detach())
         counts = torch.zeros(len(KIND_NAMES), device=ids.device).index_add_(0, kinds, torch.ones_like(losses))
@@ -197,6 +198,7 @@ class Trainer:
         """Train for the given minutes, scoring and saving on the way."""
         args = self.args
         progress = multiprocessing.Value("d", 0.0)
+        progress.value = args.curriculum_from
         batches = Batches(self.tokenizer, prose, args.tokens, progress, args.seed, self.rank)
         stream = loader(batches, args.workers, pin=self.device.type == "cuda")
         parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -217,13 +219,13 @@ class Trainer:
             seen += by_kind
             fraction = (time.time() - begin) / (60 * args.minutes)
             if self.world > 1:
-                torch._foreach_copy_(views, [p.grad for p in parameters])
+                torch._foreach_copy_(views, [p.grad for p in parameters if p.grad is not None])
                 flat[-1] = fraction
                 dist.all_reduce(flat)
                 flat /= self.world
-                torch._foreach_copy_([p.grad for p in parameters], views)
+                torch._foreach_copy_([p.grad for p in parameters if p.grad is not None], views)
                 fraction = flat[-1].item()
-            progress.value = min(0.999, fraction)
+            progress.value = min(0.999, args.curriculum_from + fraction * (1 - args.curriculum_from))
             nn.utils.clip_grad_norm_(parameters, 1.0)
             for optimizer in self.optimizers:
                 optimizer.step()
@@ -264,7 +266,9 @@ class Trainer:
                 questions = HeldOut(7, names, wording).questions(min(count, 200))
                 misses: list[str] = []
                 result = score(self.model, self.tokenizer, questions, rows, EVALUATION_LENGTH, misses)
-                self.log(f"names {'held out' if names else 'known'}, wording {'held out' if wording else 'known'}: {result}")
+                self.log(
+                    f"names {'held out' if names else 'known'}, wording {'held out' if wording else 'known'}: {result}"
+                )
                 for miss in misses[:12]:
                     self.log(f"  missed: {miss}")
         self.log(f"held out ({'final' if final else 'interim'}, full prefill, exact match): {json.dumps(results)}")
@@ -278,6 +282,14 @@ class Trainer:
             aside = self.args.out / f"part{number}.tmp"
             save_file({name: tensors[name] for name in part}, aside, metadata={"format": "pt"})
             aside.replace(self.args.out / f"weights-{number}.safetensors")
+
+
+def load_parts(folder: Path) -> dict[str, Tensor]:
+    """The tensors of all safetensors files of a folder."""
+    tensors: dict[str, Tensor] = {}
+    for part in sorted(folder.glob("*.safetensors")):
+        tensors |= load_file(part)
+    return tensors
 
 
 def export(parts: list[Path], tokenizer: Tokenizer, folder: Path, **overrides: Any) -> None:
@@ -314,17 +326,22 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=18.0, help="training time; curriculum and rates follow it")
     parser.add_argument("--prose", type=Path, help="folder of Markdown, reStructuredText or tar files to train on")
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json to use instead of training one")
-    parser.add_argument("--tokens", type=int, default=61440, help="tokens a step on each GPU; a multiple of every row length")
+    parser.add_argument(
+        "--tokens", type=int, default=61440, help="tokens a step on each GPU; a multiple of every row length"
+    )
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
     parser.add_argument("--lr", type=float, default=2e-3, help="AdamW's rate")
     parser.add_argument("--muon-lr", type=float, default=0.02)
     parser.add_argument("--decay-from", type=float, default=0.45, help="share of the run after which rates fall")
+    parser.add_argument("--warm-up", type=int, default=150, help="steps over which rates rise")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--log-every", type=int, default=100)
     parser.add_argument("--score-every", type=float, default=180.0, help="seconds between interim scores")
     parser.add_argument("--score-questions", type=int, default=200)
     parser.add_argument("--final-questions", type=int, default=500)
+    parser.add_argument("--init", type=Path, help="folder of a checkpoint to go on from")
+    parser.add_argument("--curriculum-from", type=float, default=0.0, help="share of the curriculum to begin at")
     parser.add_argument("--eager", action="store_true", help="do not compile")
     parser.add_argument("--tiny", action="store_true", help="a far smaller model, to try the recipe on a CPU")
     args = parser.parse_args(argv)

@@ -1,0 +1,1 @@
+"""The reference model: weights, configuration and tokenizer, installed with the package."""
