@@ -505,10 +505,26 @@ class ContextMaker:
     # Chunks
 
     def filler(self, rng: random.Random) -> tuple[list[str], bool]:
-        """A few sentences without facts, and whether they are real prose."""
-        if self.prose and rng.random() < 0.45:
+        """A few sentences without facts that are asked about, and whether they are real prose."""
+        if self.prose and rng.random() < 0.35:
             return self.prose.run(rng, rng.randint(1, 3)), True
-        return [filler_sentence(self.inventory, rng) for _ in range(rng.randint(1, 2))], False
+        return [self.filler_sentence(rng) for _ in range(rng.randint(1, 2))], False
+
+    def filler_sentence(self, rng: random.Random) -> str:
+        """One such sentence; in training often with arbitrary words, lest it be known as filler by heart."""
+        if self.loose is None or rng.random() < 0.3:
+            return filler_sentence(self.inventory, rng)
+        if rng.random() < 0.4:
+            words = self.loose.vary(filler_sentence(self.inventory, rng)[:-1], rng).split(" ")
+            for _ in range(rng.randint(0, 3)):
+                words[rng.randrange(len(words))] = self.loose.word(rng)
+            return _capital(" ".join(words)) + "."
+        # Something that looks like a fact, about nothing in particular.
+        _, say, _, value = self.loose.relation(self.inventory, rng)
+        thing = f"{rng.choice(('the', 'the', 'our', 'every', 'a', 'this'))} {self.loose.word(rng)}"
+        if rng.random() < 0.4:
+            thing += f" of the {rng.choice(self.inventory.lists['unit_head'])} {self.loose.word(rng)}"
+        return _capital(say.replace("{e}", thing).replace("{v}", value)).replace("..", ".")
 
     def heading(self, entity: Entity | None, rng: random.Random) -> str | None:
         """A heading path, or None; often it names the entity."""
