@@ -9,6 +9,7 @@ behind the product's own prefix and stored as the product stores them.
 import argparse
 import json
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -110,6 +111,12 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=10)
     parser.add_argument("--chunk-tokens", type=int, default=100)
     parser.add_argument("--permutations", type=int, default=2)
+    parser.add_argument(
+        "--held-out",
+        choices=("all", "names", "wording", "none"),
+        default="all",
+        help="what training never saw: names and wordings, one of them, or the documents alone",
+    )
     parser.add_argument("--storage", default="fp16")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
@@ -120,7 +127,12 @@ def main() -> None:
     model = load_model(options.model, device=options.device, dtype=options.dtype)
     assert model.folder is not None
     prompt = PromptFormat(model.folder, model.vocab_size)
-    questions = HeldOut(options.seed).questions(
+    held_out = HeldOut(
+        options.seed,
+        held_out_names=options.held_out in ("all", "names"),
+        held_out_wording=options.held_out in ("all", "wording"),
+    )
+    questions = held_out.questions(
         options.questions, hops=options.hops, chunks=options.chunks, chunk_tokens=options.chunk_tokens
     )
     result = score(
@@ -140,6 +152,7 @@ def main() -> None:
             line += f"  of full {entry['retention']:.3f} [{low:.3f}, {high:.3f}]  kl {entry['kl']:.4f}"
         print(line)
     if options.out:
+        result["held_out"] = options.held_out
         result["command"] = "python -m linearkv.eval.reference.score " + " ".join(sys.argv[1:])
         result["machine"] = _machine(model)
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -149,6 +162,9 @@ def main() -> None:
 def _machine(model: GDNModel) -> dict[str, str]:
     device = torch.cuda.get_device_name() if model.device.type == "cuda" else platform.processor() or platform.machine()
     versions = {name: version(name) for name in ("torch", "transformers")}
+    source = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    found = subprocess.run(source, capture_output=True, text=True)
+    versions["commit"] = found.stdout.strip() if found.returncode == 0 else "not a checkout"
     return {"device": device, "dtype": str(model.dtype), "python": platform.python_version(), **versions}
 
 
