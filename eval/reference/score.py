@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ from linearkv.eval.reference.generator import HeldOut, Question
 from linearkv.models import GDNModel, load_model
 from linearkv.retrieval import render
 
-MODES = ("full", "sequential", "bidirectional", "cyclic")
+MODES = ("full", "sequential", "bidirectional", "cyclic", "zero_state")
+"""`zero_state` is an ablation: sequential composition with every GDN state then set to zero. What it loses is what the
+states carry; where it loses nothing, the orders cannot differ."""
 
 
 def score(
@@ -67,7 +70,10 @@ def score(
                 if mode == "full":
                     context = model.prefill([*prompt.prefix_ids, *(token for i in order for token in chunks[i])])
                 else:
-                    context = compose(prefix, [states[i] for i in order], order=mode)
+                    wanted = "sequential" if mode == "zero_state" else mode
+                    context = compose(prefix, [states[i] for i in order], order=wanted)
+                    if mode == "zero_state":
+                        context = replace(context, recurrent=torch.zeros_like(context.recurrent))
                 first = model.logits(context, asked)[-1].log_softmax(-1)
                 if mode == "full":
                     reference = first
