@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from blake3 import blake3
 
 from linearkv.answers import Answer, CacheUse, IndexReport, SkippedFile, Source, StoreReport, Timings
 from linearkv.cache import Hit, TieredStore, encode, open_pages
@@ -63,7 +64,8 @@ class Engine:
         settings: Settings,
         store: Path,
         tenant: str,
-        refusal: str = "",
+        owner: str,
+        refusal: str,
     ) -> None:
         self.model = model
         self.prompt = prompt
@@ -72,6 +74,7 @@ class Engine:
         self.store = store
         self.tenant = tenant
         self._retriever = retriever
+        self._owner = owner  # what the catalogue says of whose it is
         self._refusal = refusal  # why nothing may be written; empty where it may
         self._warned = False
         self._prefix = model.prefill_prefix(prompt.prefix_ids)
@@ -116,12 +119,11 @@ class Engine:
         settings = settings or Settings()
         store = Path(store)
         refusal = f"the store {store} was opened for reading" if read_only else ""
+        locked = _not_writable(store, tenant) if read_only is None else None
         if read_only is None:
-            locked = _not_writable(store, tenant)
             read_only = locked is not None
             if read_only:
                 refusal = f"{locked} is not writable for user id {os.geteuid()}"
-                _log.warning("%s is not writable: answering from it, keeping nothing new", locked)
 
         if not isinstance(model, GDNModel):
             model = load_model(model, device=device, dtype=dtype)
@@ -133,6 +135,8 @@ class Engine:
         embedder.encode_query("Loads the embedding model, so that the first question does not wait for it.")
         # Only now: a wrong model must not leave an empty store behind.
         opened = open_tenant(store, tenant, secret=secret, create=not read_only)
+        if locked is not None:
+            _log.warning("%s is not writable: answering from it, keeping nothing new", locked)
         retriever = Retriever(
             opened.folder / "index",
             embedder,
@@ -141,6 +145,13 @@ class Engine:
             tokenizer=tokenizer_digest(folder),
             mode="ro" if read_only else "rw",
         )
+        owner = blake3(opened.secret, derive_key_context="LinearKV catalogue 1").hexdigest()
+        if retriever.store.get("owner") not in (None, owner):
+            retriever.close()
+            raise StoreMismatchError(
+                f"the index in {opened.folder / 'index'} was made for another tenant or with another secret than that "
+                f"of tenant {tenant!r}: put back the tenant's own folder, or remove this index and index again"
+            )
         pages = open_pages(
             opened.folder,
             opened.secret,
@@ -161,7 +172,7 @@ class Engine:
             policy=settings.storage,
             batch_tokens=settings.batch_tokens,
         )
-        return cls(model, prompt, retriever, states, settings, store, tenant, refusal)
+        return cls(model, prompt, retriever, states, settings, store, tenant, owner, refusal)
 
     def __enter__(self) -> "Engine":
         return self
@@ -197,6 +208,8 @@ class Engine:
         started = time.monotonic()
         self._require_writable()
         with self._retriever.writing():
+            if self._retriever.store.get("owner") is None:
+                self._retriever.store.put(owner=self._owner)
             synced = self._retriever.sync(
                 paths,
                 follow_outside=self.settings.follow_outside,

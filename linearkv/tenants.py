@@ -151,7 +151,7 @@ def destroy_tenant(store: Path | str, name: str) -> bool:
 def _exists(folder: Path) -> bool:
     try:
         return stat.S_ISDIR(folder.stat().st_mode)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
         raise TenantSecretError(
@@ -181,8 +181,9 @@ def _create(folder: Path, secret: bytes | None) -> None:
         _sync(folder.parent)
         _sync(folder.parent.parent)
     except (NotADirectoryError, FileExistsError) as error:
+        blocking = next(path for path in (folder.parent, *folder.parents) if path.exists() and not path.is_dir())
         raise StoreReadOnlyError(
-            f"A tenant cannot be made in {folder.parent}: {error.filename} is not a folder. Give another store."
+            f"A tenant cannot be made in {folder.parent}: {blocking} is not a folder. Give another store."
         ) from error
     except OSError as error:
         shutil.rmtree(new, ignore_errors=True)

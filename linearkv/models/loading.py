@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib.util
+import logging
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +20,8 @@ from transformers.utils import logging as transformers_logging
 from linearkv.errors import LinearKVError, UnsupportedModelError
 from linearkv.models.adapter import GDNModel
 from linearkv.states import TAIL
+
+_log = logging.getLogger(__name__)
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -119,9 +123,20 @@ def gdn_backend(device: torch.device) -> str:
     return "fla, version unknown"
 
 
+@functools.cache
+def _say_once_what_is_not_used() -> None:
+    """Who installed packages for GPUs may expect them to run."""
+    installed = [name for name in ("triton", *GPU_PACKAGES) if importlib.util.find_spec(name) is not None]
+    if installed:
+        _log.warning("no CUDA device: computing with torch on the CPU; %s not used", " and ".join(installed))
+
+
 def _device(device: str) -> torch.device:
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        _say_once_what_is_not_used()
+        return torch.device("cpu")
     try:
         chosen = torch.device(device)
     except RuntimeError:

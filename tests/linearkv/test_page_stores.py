@@ -691,7 +691,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     path.mkdir()
     mounted = ROOT and shutil.which("mount") is not None
     if not mounted or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", path]).returncode:
-        pytest.skip("a file system cannot be mounted here")
+        pytest.skip("needs the right to mount a file system")
     yield path
     subprocess.run(["umount", path], check=True)
 
