@@ -19,11 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .filler import filler_sentence
-from .inventory import Inventory
+from .frames import ASK_FRAMES, HELD_BY_ENTITY, HELD_BY_VALUE, SAY_FRAMES, WHO_FRAMES
+from .inventory import Inventory, held_out_words
 from .loose import LooseLanguage
 from .prompt import NOT_IN_DOCUMENTS, SYSTEM_PROMPT
 from .prose import Prose
 from .relations import RELATIONS, Relation
+from .wordings import Groups, noun_wordings, training_wordings
 
 CHARACTERS_PER_TOKEN = 3.0  # of this corpus under the reference tokenizer; lengths are aimed at, not exact
 
@@ -46,94 +48,6 @@ EXCLUSIVE = {
     for name in names
 }
 
-SAY_FRAMES = (
-    (
-        "The {n} of {e} is {v}.",
-        "The {n} for {e} is {v}.",
-        "{e} has {v} as its {n}.",
-        "For {e} the {n} is {v}.",
-        "As for {e}, its {n} is {v}.",
-        "{v} is the {n} of {e}.",
-        "With {v} as its {n}, {e} needs no further description.",
-        "Note that the {n} of {e} is now {v}.",
-        "The {n} given for {e} was {v}.",
-        "The {n} of {e} was set to {v}.",
-        "{e}: {n} {v}.",
-        "{e} ({n}: {v}) is looked at below.",
-        "In the case of {e}, {v} serves as the {n}.",
-        "Whoever deals with {e} should know that its {n} is {v}.",
-        "{v} has been chosen as the {n} for {e}.",
-        "You will find that the {n} of {e} is {v}.",
-        "{e} comes with {v} as the {n}.",
-        "The plan for {e} lists {v} under {n}.",
-        "Under {n}, the file on {e} says {v}.",
-        "{n} at {e}: {v}.",
-    ),
-    (
-        "When it comes to {e}, the {n} is {v}.",
-        "According to the register, {e} has the {n} {v}.",
-        "The register gives {v} as the {n} of {e}.",
-        "We recorded {v} as the {n} for {e}.",
-    ),
-)
-ASK_FRAMES = (
-    (
-        "What is the {n} of {e}?",
-        "What is the {n} for {e}?",
-        "Which {n} does {e} have?",
-        "What {n} does {e} have?",
-        "Tell me the {n} of {e}.",
-        "Give the {n} of {e}.",
-        "For {e}, what is the {n}?",
-        "What do the documents say about the {n} of {e}?",
-        "What was the {n} of {e}?",
-        "{e}: {n}?",
-        "{n} of {e}?",
-        "Find the {n} of {e}.",
-        "Do you know the {n} of {e}?",
-        "Which {n} belongs to {e}?",
-        "What should I know as the {n} of {e}?",
-        "What is {e} listed with as its {n}?",
-        "Could somebody look up the {n} of {e}?",
-        "What {n} was chosen for {e}?",
-    ),
-    (
-        "Which {n} is recorded for {e}?",
-        "Please state the {n} of {e}.",
-        "What is given as the {n} of {e}?",
-        "I need the {n} of {e}. What is it?",
-    ),
-)
-WHO_FRAMES = (
-    ("Who is the {n} of {e}?", "Who is the {n} for {e}?", "Name the {n} of {e}.", "Who is {n} of {e}?"),
-    ("Which person is the {n} of {e}?", "Who serves as the {n} of {e}?"),
-)
-# Held-out descriptions for two-hop questions; training uses the "<" and ">" lines of relations.py.
-HELD_BY_ENTITY = {
-    "manager": ("the person responsible for {e}", "the leader of {e}"),
-    "supplier": ("the firm that supplies {e}",),
-    "maker": ("the firm that makes {e}",),
-    "operator": ("the one who operates {e}",),
-    "driver": ("the one who drives {e}",),
-    "approver": ("the person who signs {e}",),
-    "organiser": ("the person who organises {e}",),
-    "deputy": ("the one who stands in for {e}",),
-    "key": ("the keeper of the key to {e}",),
-    "contact": ("the contact at {e}",),
-    "founded": ("the person who founded {e}",),
-    "works_at": ("the workplace of {e}",),
-}
-HELD_BY_VALUE = {
-    "stores": ("the {k} with the stock of {v}",),
-    "manager": ("the {k} in the charge of {v}",),
-    "located_town": ("the {k} that stands in {v}",),
-    "located_room": ("the {k} found in {v}",),
-    "supplier": ("the {k} that {v} supplies",),
-    "operator": ("the {k} operated by {v}",),
-    "trains": ("the teacher of {v}",),
-    "destination": ("the {k} bound for {v}",),
-    "sells": ("the {k} that deals in {v}",),
-}
 ENTITY_VALUES = {"person": "person", "company": "company", "site": "site"}
 KINDS = [
     "person",
@@ -299,15 +213,20 @@ def accepted_answers(value: str) -> tuple[str, ...]:
     return tuple(accepted)
 
 
+def _draw(groups: Groups, rng: random.Random) -> str:
+    """A wording of a group of wordings."""
+    return rng.choice(rng.choice(groups) if len(groups) > 1 else groups[0])
+
+
 class _Picker:
-    """Draws from the inventory's word lists; in training one word in three is an arbitrary one."""
+    """Draws from the inventory's word lists; in training half of the words are arbitrary ones of the same shape."""
 
     def __init__(self, inventory: Inventory, loose: LooseLanguage | None, rng: random.Random):
         self.lists, self.loose, self.rng = inventory.lists, loose, rng
 
     def __call__(self, kind: str) -> str:
-        if self.loose and self.rng.random() < 0.33:
-            return self.loose.word(self.rng)
+        if self.loose and self.rng.random() < 0.5:
+            return self.loose.like(self.rng.choice(self.lists[kind]), self.rng)
         return self.rng.choice(self.lists[kind])
 
 
@@ -322,6 +241,9 @@ class ContextMaker:
         Real sentences between the facts, and arbitrary words (training only).
     held_out_wording : bool, optional
         Which half of the wordings to use; by default the inventory's. Only diagnostics mix them.
+
+    Without prose, the training half is the plain one: the hand-written wordings of relations.py and frames.py. With it,
+    the composed wordings of wordings.py join them, with arbitrary words, noise and names that differ in one word.
     """
 
     def __init__(self, inventory: Inventory, prose: Prose | None = None, held_out_wording: bool | None = None):
@@ -333,8 +255,22 @@ class ContextMaker:
         for relation in RELATIONS:
             for kind in relation.kinds:
                 self.by_kind[kind].append(relation)
-        self.says = {r.name: r.held_says if self.half else r.says for r in RELATIONS}
-        self.asks = {r.name: r.held_asks if self.half else r.asks for r in RELATIONS}
+        if self.loose:
+            made = training_wordings()
+            self.says: dict[str, Groups] = {name: wordings.says for name, wordings in made.items()}
+            self.asks: dict[str, Groups] = {name: wordings.asks for name, wordings in made.items()}
+            self.frames: tuple[Groups, ...] = noun_wordings()
+            self.nouns = {name: wordings.nouns for name, wordings in made.items()}
+            self.by_entity = {name: wordings.by_entity for name, wordings in made.items()}
+            self.by_value = {name: wordings.by_value for name, wordings in made.items()}
+            return
+        half = self.half
+        self.says = {r.name: (r.held_says if half else r.says,) for r in RELATIONS}
+        self.asks = {r.name: (r.held_asks if half else r.asks,) for r in RELATIONS}
+        self.frames = tuple((halves[half],) for halves in (SAY_FRAMES, ASK_FRAMES, SAY_FRAMES, WHO_FRAMES))
+        self.nouns = {r.name: r.nouns for r in RELATIONS}
+        self.by_entity = {r.name: HELD_BY_ENTITY.get(r.name, ()) if half else r.by_entity for r in RELATIONS}
+        self.by_value = {r.name: HELD_BY_VALUE.get(r.name, ()) if half else r.by_value for r in RELATIONS}
 
     # Entities and facts
 
@@ -343,6 +279,9 @@ class ContextMaker:
         inv, pick = self.inventory, _Picker(self.inventory, self.loose, rng)
         it = ("it", "it", "its")
         style = rng.random()
+        if self.loose and kind != "person" and rng.random() < 0.25:
+            surface, noun = self.loose.thing(inv, rng)
+            return Entity(kind, surface, noun, ("they", "them", "their") if kind == "goodsent" else it)
         if kind == "person":
             return Entity(kind, inv.person(rng), "person", rng.choice((("she", "her", "her"), ("he", "him", "his"))))
         if kind == "goodsent":
@@ -393,6 +332,25 @@ class ContextMaker:
             surface = f"the {noun}"
         return Entity(kind, surface, noun, it)
 
+    def sibling(self, entity: Entity, rng: random.Random) -> Entity | None:
+        """An entity of the same kind whose name differs in one word, so that only the whole name tells them apart."""
+        words = entity.surface.split()
+        places = [i for i, word in enumerate(words) if word not in ("the", "of", "at", "in", "and")]
+        if len(places) < 2 or self.loose is None:
+            return None
+        place = rng.choice(places)
+        old = words[place]
+        if old.isdigit():
+            words[place] = str(self.inventory.number(rng, 2, 999))
+        elif old[0].isupper():
+            words[place] = self.inventory.coined(rng)
+        else:
+            words[place] = self.loose.word(rng)
+        noun = entity.noun
+        if not entity.surface.startswith(noun) and place == len(words) - 1:
+            noun = words[-1] if entity.kind not in ("person", "company", "room", "team") else noun
+        return Entity(entity.kind, " ".join(words), noun if noun in " ".join(words) else entity.noun, entity.pronouns)
+
     def attribute(self, rng: random.Random) -> tuple[str, str]:
         """An attribute nobody wrote templates for, such as "reserve flow", and a value for it."""
         inv, pick = self.inventory, self.inventory.lists
@@ -400,20 +358,23 @@ class ContextMaker:
         noun = rng.choice(pick[f"attribute_{kind}"])
         if kind != "word" or rng.random() < 0.6:
             noun = f"{rng.choice(pick['adjective'])} {noun}"
-        if not self.half and self.prose and rng.random() < 0.15:
-            noun = f"{rng.choice(self.prose.words)} {noun.split()[-1]}"
+        if self.loose and rng.random() < 0.6:
+            noun = " ".join(self.loose.word(rng) if rng.random() < 0.6 else word for word in noun.split())
+            if rng.random() < 0.15:
+                noun = f"{noun} {self.loose.word(rng)}"
         if kind == "number":
             value = str(inv.number(rng, 2, rng.choice((99, 999, 9999))))
             if rng.random() < 0.5:
-                value += f" {rng.choice(pick['unit_number'])}"
+                loose_unit = self.loose is not None and rng.random() < 0.4
+                value += f" {self.loose.word(rng) if self.loose and loose_unit else rng.choice(pick['unit_number'])}"
         elif kind == "code":
             value = inv.code(rng) if rng.random() < 0.7 else inv.coined(rng)
         elif kind == "name":
             value = inv.person(rng) if rng.random() < 0.8 else inv.company(rng)
         else:
             value = rng.choice(pick["thing"] if rng.random() < 0.6 else pick["colour"])
-            if not self.half and self.prose and rng.random() < 0.4:
-                value = " ".join(rng.choice(self.prose.words) for _ in range(rng.randint(1, 3)))
+            if self.loose and rng.random() < 0.6:
+                value = self.loose.like(value, rng) if rng.random() < 0.5 else self.loose.phrase(rng)
         return noun, value
 
     def facts_about(
@@ -443,13 +404,13 @@ class ContextMaker:
             if group in used or relation.name in used:
                 continue
             value = self.inventory.value(relation.value, rng)
-            if self.loose and relation.value in self.inventory.lists and rng.random() < 0.5:
-                value = self.loose.phrase(rng)
+            if self.loose and relation.value in self.inventory.lists and rng.random() < 0.65:
+                value = self.loose.like(value, rng) if rng.random() < 0.6 else self.loose.phrase(rng)
             if (relation.name, value) in taken or value == entity.surface:
                 continue
             taken.add((relation.name, value))
             used.update((group, relation.name))
-            facts.append(Fact(entity, relation, rng.choice(relation.nouns), value))
+            facts.append(Fact(entity, relation, rng.choice(self.nouns[relation.name]), value))
         return facts
 
     # Wording
@@ -458,9 +419,10 @@ class ContextMaker:
         """A sentence that tells the fact; with `pronoun`, the entity was just mentioned and is not named again."""
         template = fact.say
         if fact.relation is not None and rng.random() < 0.8:
-            template = rng.choice(self.says[fact.relation.name])
+            template = _draw(self.says[fact.relation.name], rng)
         if not template:
-            template = rng.choice(SAY_FRAMES[self.half])
+            person = self.loose is not None and fact.relation is not None and fact.relation.value == "person"
+            template = _draw(self.frames[2 if person and rng.random() < 0.3 else 0], rng)
         entity = fact.entity
         if self.loose:
             template = self.loose.vary(template, rng)
@@ -489,16 +451,16 @@ class ContextMaker:
         """A question whose answer is the fact's value; `surface` replaces the entity's name in two-hop questions."""
         template = rng.choice(fact.asks) if fact.asks else ""
         if fact.relation is not None and rng.random() < 0.8:
-            template = rng.choice(self.asks[fact.relation.name])
+            template = _draw(self.asks[fact.relation.name], rng)
         if not template:
             noun = fact.noun
             if fact.relation is not None and rng.random() < 0.5:
-                noun = rng.choice(fact.relation.nouns)
+                noun = rng.choice(self.nouns[fact.relation.name])
             person = fact.relation is not None and fact.relation.value == "person"
-            frames = WHO_FRAMES if person and rng.random() < 0.7 else ASK_FRAMES
-            template = rng.choice(frames[self.half]).replace("{n}", noun)
+            template = _draw(self.frames[3 if person and rng.random() < 0.7 else 1], rng)
+            template = template.replace("{n}", noun)
         if self.loose:
-            template = self.loose.vary(template, rng)
+            template = self.loose.garble(self.loose.vary(template, rng), rng)
         text = _capital(template.replace("{e}", surface or fact.entity.surface).replace("{k}", fact.entity.noun))
         return self.loose.polite(text, rng) if self.loose else text
 
@@ -512,8 +474,26 @@ class ContextMaker:
 
     def filler_sentence(self, rng: random.Random) -> str:
         """One such sentence; in training often with arbitrary words, lest it be known as filler by heart."""
-        if self.loose is None or rng.random() < 0.3:
+        if self.loose is None:
             return filler_sentence(self.inventory, rng)
+        style = rng.random()
+        if style < 0.2:
+            return filler_sentence(self.inventory, rng)
+        if style < 0.32:
+            return self.loose.babble(rng)
+        if style < 0.5:
+            # What documents say of something else, in the wordings of facts that are asked about.
+            relation = rng.choice(RELATIONS)
+            told = _draw(self.says[relation.name], rng)
+            value = self.loose.phrase(rng) if rng.random() < 0.5 else self.inventory.value(relation.value, rng)
+            thing, _ = self.loose.thing(self.inventory, rng)
+            thing = (
+                f"{rng.choice(('another', 'every', 'no', 'any', 'some other', 'a former'))} {thing[4:]}"
+                if (thing.startswith("the "))
+                else f"the {self.loose.word(rng)} of the {self.loose.word(rng)}"
+            )
+            text = self.loose.vary(told, rng).replace("{e}", thing).replace("{v}", value)
+            return _capital(text).replace("..", ".")
         if rng.random() < 0.4:
             words = self.loose.vary(filler_sentence(self.inventory, rng)[:-1], rng).split(" ")
             for _ in range(rng.randint(0, 3)):
@@ -624,7 +604,7 @@ class ContextMaker:
             group = EXCLUSIVE.get(relation.name, relation.name)
             if group not in {EXCLUSIVE.get(other.name, other.name) for other in relations}:
                 relations.append(relation)
-        nouns = [rng.choice(relation.nouns) for relation in relations]
+        nouns = [rng.choice(self.nouns[relation.name]) for relation in relations]
         groups: list[list[Fact]] = []
         for _ in range(min(7, max(2, tokens // (12 * len(relations) + 10)))):
             entity = self.entity(kind, rng)
@@ -673,6 +653,7 @@ class ContextMaker:
         taken: set[tuple[str, str]] = set()
         surfaces: set[str] = set()
         waiting: list[Entity] = []
+        met: list[Entity] = []
         per_chunk: list[list[list[Fact]]] = []
         for tokens in chunk_tokens:
             if self.loose and tokens > 50 and rng.random() < 0.1:
@@ -686,11 +667,13 @@ class ContextMaker:
                 if waiting and rng.random() < 0.6:
                     entity = waiting.pop(rng.randrange(len(waiting)))
                 else:
-                    entity = self.entity(rng.choice(kinds), rng)
+                    twin = self.sibling(rng.choice(met), rng) if self.loose and met and rng.random() < 0.25 else None
+                    entity = twin or self.entity(rng.choice(kinds), rng)
                     lowered = entity.surface.lower()
                     if any(lowered in other or other in lowered for other in surfaces):
                         continue
                     surfaces.add(lowered)
+                    met.append(entity)
                 count = min(capacity, rng.choice((1, 1, 2, 2, 3, 4, 6)))
                 facts = self.facts_about(entity, count, rng, pool, taken)
                 if not facts:
@@ -734,8 +717,7 @@ class ContextMaker:
             if bridge.relation is None:
                 continue
             name = bridge.relation.name
-            down = HELD_BY_ENTITY.get(name, ()) if self.half else bridge.relation.by_entity
-            up = HELD_BY_VALUE.get(name, ()) if self.half else bridge.relation.by_value
+            down, up = self.by_entity[name], self.by_value[name]
             follow = by_entity.get(bridge.value, []) if bridge.target is not None and down else []
             if follow:
                 fact = rng.choice(follow)
@@ -755,8 +737,11 @@ class ContextMaker:
         if not context.facts:
             return None
         model = rng.choice(context.facts)
-        if rng.random() < 0.5:
-            entity = self.entity(model.entity.kind, rng)
+        stranger = 0.35 if self.loose else 0.5
+        if rng.random() < stranger:
+            # Half of the strangers of training share part of their name with someone in the documents.
+            twin = self.sibling(model.entity, rng) if self.loose and rng.random() < 0.5 else None
+            entity = twin or self.entity(model.entity.kind, rng)
             lowered = entity.surface.lower()
             if any(lowered in f.entity.surface.lower() or f.entity.surface.lower() in lowered for f in context.facts):
                 return None
@@ -766,9 +751,9 @@ class ContextMaker:
             key for f in known if f.relation for key in (f.relation.name, EXCLUSIVE.get(f.relation.name, ""))
         }
         relation = rng.choice(self.by_kind[model.entity.kind])
-        if relation.name in used or EXCLUSIVE.get(relation.name, "-") in used or used & set(relation.nouns):
+        if relation.name in used or EXCLUSIVE.get(relation.name, "-") in used or used & set(self.nouns[relation.name]):
             return None
-        return self.ask(Fact(model.entity, relation, rng.choice(relation.nouns), ""), rng)
+        return self.ask(Fact(model.entity, relation, rng.choice(self.nouns[relation.name]), ""), rng)
 
 
 class HeldOut:
@@ -871,7 +856,10 @@ class TrainingContexts:
         lower = tuple(piece for piece in pieces if piece.islower())
         beginnings = tuple(piece for piece in pieces if piece[0].isupper())
         # Words of the prose and the tokenizer's own pieces in equal shares.
-        vocabulary = prose.words + lower * max(1, len(prose.words) // max(1, len(lower)))
+        held = held_out_words()
+        words = tuple(word for word in prose.words if word not in held)
+        lower = tuple(piece for piece in lower if piece not in held)
+        vocabulary = words + lower * max(1, len(words) // max(1, len(lower)))
         self.maker = ContextMaker(Inventory(False, vocabulary, beginnings, lower), prose)
 
     def prefix(self) -> tuple[str | None, str]:
@@ -929,15 +917,15 @@ class TrainingContexts:
             if len(made) >= turns:
                 break
             style = rng.random()
-            if style < 0.06:
+            if style < 0.035:
                 text = self.maker.unanswerable(context, rng)
                 if text:
                     made.append(Turn(text, NOT_IN_DOCUMENTS, "none"))
-            elif style < 0.06 + quotes:
+            elif style < 0.035 + quotes:
                 turn = self.quote(context)
                 if turn:
                     made.append(turn)
-            elif style < 0.06 + quotes + two_hop:
+            elif style < 0.035 + quotes + two_hop:
                 found = next(hops, None)
                 if found:
                     made.append(Turn(found[0], found[1][0], "two_hop"))

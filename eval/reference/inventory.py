@@ -7,6 +7,7 @@ invented names by the syllables they are built from. A unit test asserts that th
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 
@@ -335,6 +336,22 @@ LISTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     }.items()
 }
 
+# (onsets, vowels, codas) of languages that nobody speaks, for invented names.
+LANGUAGES = tuple(
+    tuple(tuple(part.split()) for part in text.split("/"))
+    for text in (
+        "b d f g h k l m n p r s t v w br dr gr kr st tr / a e i o u / n r s l m t k nd rt st",
+        "ch j k m n r s sh t ts y z ky ry / a i u e o / n",
+        "bl cl fl gl pl br cr gw ll rh th ph w y / y w a e o ae wy / dd n r th s ch ll",
+        "z zh v vl vr kr pr dr sk st sm k m b d g / a o e i u ya yo / v n k sk tch r l m d",
+        "k kh q x z b d h j m n r s t / a i u aa ai / b d f h l m n q r z sh",
+        "h k l m n p w / a e i o u ai ao ou ei ui / k l",
+        "c d f l m n p qu r s t v gi sc / a e i o ia io / l n r s",
+        "sk fj hj kv n s t v b d g h l m r thr / o e a u i au ei aa / rk lf nd rd n r s st x g k ft",
+        "t tl x qu c p m n y z ch tz / a e i o / tl c n l x z",
+        "x q z j v w y ph ps gn kn wr sch pf / a e i o u y ee oo / x ck ff gg zz mp nk bs rv lt",
+    )
+)
 NUMBER_WORDS = [
     "two",
     "three",
@@ -394,7 +411,9 @@ class Inventory:
         self.beginnings = () if held_out else beginnings
         self.pieces = () if held_out else pieces
         self.lists = {key: halves[self.half] or halves[0] for key, halves in LISTS.items()}
-        self._held_syllables = LISTS["syllable"][1]
+        syllables = "|".join(LISTS["syllable"][1])
+        heads, tails = ("|".join(map(str.lower, LISTS[key][1])) for key in ("place_head", "place_tail"))
+        self._held_names = re.compile(rf"(?:{syllables})[aeio]?(?:{syllables})|(?:{heads})(?:{tails})").fullmatch
         self._held_words = frozenset(
             word.lower() for key in ("first", "surname_real", "place_head", "place_tail") for word in LISTS[key][1]
         )
@@ -521,6 +540,9 @@ class Inventory:
         letters = "".join(rng.choice("ABCDEFGHJKLMNPQRSTUVWXYZ") for _ in range(rng.randint(1, 3)))
         number = self.number(rng, 10, rng.choice((99, 999, 9999)))
         if not self.held_out and rng.random() < 0.15:
+            other = self.number(rng, 2, 999)
+            return rng.choice((f"{letters}{number}{letters[::-1]}", f"{number}-{other}", f"{letters}/{number}/{other}"))
+        if not self.held_out and rng.random() < 0.15:
             return f"{number}{rng.choice(('-', '/', ''))}{letters}"
         return f"{letters}{rng.choice(('-', '-', ' ', ''))}{number}"
 
@@ -533,14 +555,19 @@ class Inventory:
         style = rng.random()
         if self.held_out or style < 0.5:
             return f"{day} {month}"
+        if style < 0.56:
+            return f"{rng.choice(('Monday', 'Tuesday', 'Thursday', 'Friday', 'Saturday', 'Sunday'))} {day} {month}"
+        if style < 0.62:
+            return f"{day} {month} {self.number(rng, 1980, 2035)}"
         if style < 0.75:
             return f"{month} {day}"
         suffix = "th" if 10 <= day <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
         return f"the {day}{suffix} of {month}"
 
     def _clean(self, name: str) -> bool:
+        """Whether a name is no held-out name; it may share syllables with them, as all names do."""
         lowered = name.lower()
-        return lowered not in self._held_words and not any(syllable in lowered for syllable in self._held_syllables)
+        return lowered not in self._held_words and not self._held_names(lowered)
 
     def coined(self, rng: random.Random) -> str:
         """An invented capitalised word such as "Velmordis"; in training often made of word pieces or a real word."""
@@ -551,11 +578,13 @@ class Inventory:
             return "".join(parts).capitalize()
         while True:
             style = rng.random()
-            if self.beginnings and style < 0.4:
+            if style < 0.3:
+                word = self._syllables(rng)
+            elif self.beginnings and style < 0.55:
                 word = rng.choice(self.beginnings) + (rng.choice(self.vocabulary) if rng.random() < 0.7 else "")
-            elif self.vocabulary and style < 0.6:
+            elif self.vocabulary and style < 0.75:
                 word = rng.choice(self.vocabulary) + (rng.choice(self.vocabulary) if rng.random() < 0.6 else "")
-            elif style < 0.8:
+            elif style < 0.88:
                 word = "".join(
                     rng.choice("bcdfghjklmnprstvwz") + rng.choice(("a", "e", "i", "o", "u", "ou", "ai", "ee", "y"))
                     for _ in range(rng.randint(2, 3))
@@ -565,7 +594,33 @@ class Inventory:
             if len(word) < 16 and self._clean(word):
                 return word.capitalize()
 
+    def _syllables(self, rng: random.Random) -> str:
+        """A word of random sounds, in the manner of one of several languages that nobody speaks."""
+        onsets, vowels, codas = rng.choice(LANGUAGES)
+        word = "".join(
+            rng.choice(onsets) + rng.choice(vowels) + (rng.choice(codas) if rng.random() < 0.6 else "")
+            for _ in range(rng.choice((1, 2, 2, 2, 3)))
+        )
+        return word if len(word) > 2 else word + rng.choice(vowels) + rng.choice(codas)
+
     def town(self, rng: random.Random) -> str:
+        """A town; in training also of two words or with a hyphen."""
+        if not self.held_out and rng.random() < 0.12:
+            first, second = self.coined(rng), self.coined(rng)
+            return rng.choice(
+                (
+                    "Upper {}",
+                    "Port {}",
+                    "Saint {}",
+                    "New {}",
+                    "{} Bay",
+                    "{} {}",
+                    "{}-{}",
+                    "{} on {}",
+                    "Lower {}",
+                    "El {}",
+                )
+            ).format(first, second)
         if rng.random() < 0.65:
             while True:
                 if self.vocabulary and rng.random() < 0.4:
@@ -604,18 +659,48 @@ class Inventory:
                     first[0] + ".",
                 )
             )
+        style = rng.random()
+        if style < 0.05:
+            return f"{first} {rng.choice('ABCDEFGHJKLMNPRSTW')}. {last}"
+        if style < 0.1:
+            return f"{first} {rng.choice(('van', 'de', 'von', 'la', 'bin', 'al', 'dos', 'ter'))} {last}"
+        if style < 0.14:
+            return f"{first} {last}-{self.coined(rng)}"
+        if style < 0.18:
+            return f"{first} {self.coined(rng)} {last}"
         return f"{first} {last}"
 
     def company(self, rng: random.Random) -> str:
         head = self.coined(rng) if rng.random() < 0.6 else self.town(rng)
+        if not self.held_out and self.vocabulary:
+            style = rng.random()
+            if style < 0.3:
+                return f"{head} {rng.choice(self.vocabulary).capitalize()}"
+            if style < 0.36:
+                return f"{head} and {self.coined(rng)}"
+            if style < 0.42:
+                return f"{head} {rng.choice(self.vocabulary)} {rng.choice(('Ltd', 'GmbH', 'Inc', 'Group', 'Company'))}"
+            if style < 0.46:
+                return "".join(rng.choice("ABCDEFGHIJKLMNOPQRSTUVWXYZ") for _ in range(rng.randint(2, 4)))
         return f"{head} {rng.choice(self.lists['company_tail'])}"
 
     def site(self, rng: random.Random) -> str:
-        return f"the {self.town(rng)} {rng.choice(self.lists['site_noun'])}"
+        loose = self.vocabulary and rng.random() < 0.4
+        return f"the {self.town(rng)} {rng.choice(self.vocabulary if loose else self.lists['site_noun'])}"
 
     def place(self, rng: random.Random) -> str:
         """Where something stands: "the north cellar", "room 214", "hall B", "the Velmor archive"."""
         style = rng.random()
+        if self.vocabulary and rng.random() < 0.35:
+            word, other = rng.choice(self.vocabulary), rng.choice(self.vocabulary)
+            return rng.choice(
+                (
+                    f"the {word} {other}",
+                    f"the {word}",
+                    f"{word} {self.number(rng, 2, 900)}",
+                    f"the {self.coined(rng)} {word}",
+                )
+            )
         if style < 0.3:
             return f"{rng.choice(('room', 'hall', 'building', 'bay', 'office'))} {self.number(rng, 2, 480)}"
         if style < 0.7:
@@ -624,4 +709,6 @@ class Inventory:
 
     def shelf(self, rng: random.Random) -> str:
         row = rng.choice("ABCDEFGH") + rng.choice(("", "-"))
+        if self.vocabulary and rng.random() < 0.3:
+            return f"{rng.choice(self.vocabulary)} {row}{self.number(rng, 2, 99)}"
         return f"{rng.choice(('shelf', 'rack', 'bin', 'aisle'))} {row}{self.number(rng, 2, 99)}"

@@ -10,6 +10,18 @@ import random
 
 from .inventory import Inventory, held_out_words
 from .prose import Prose
+from .wordings import (
+    EP_ASK,
+    EP_SAY,
+    EV_ASK,
+    EV_SAY,
+    VE_ASK,
+    VE_SAY,
+    held_exactly,
+    in_frame,
+    normalised,
+    parse_verb,
+)
 
 # (sentence, questions, kind of value); {w} and {x} are arbitrary words, {p} a preposition.
 PATTERNS = (
@@ -93,6 +105,23 @@ PATTERNS = (
     ("On {x} days {e} {w}s {v}.", ("What does {e} {w} on {x} days?",), "phrase"),
 )
 PREPOSITIONS = ("with", "to", "in", "on", "from", "by", "at", "for", "under", "into", "behind", "near")
+# Question words and the kinds of value they ask for, for verbs made of arbitrary words.
+ASKED = (
+    ("what", "phrase"), ("which {x}", "phrase"), ("what {x}", "phrase"), ("how many {x}s", "quantity"),
+    ("how much", "mass"), ("how much", "money"), ("which {x}", "code"), ("which number", "number4"),
+    ("how long", "hours"), ("how far", "distance"), ("how many", "count"), ("what", "tool"), ("whom", "person"),
+    ("which firm", "company"), ("which town", "town"), ("what place", "place"), ("which year", "year"),
+    ("which day", "weekday"), ("what date", "date"), ("what time", "clock"), ("which colour", "colour"),
+    ("what material", "material"), ("which goods", "goods"), ("what amount", "volume"), ("which part", "part"),
+)  # fmt: skip
+TIMED = (
+    ("when", "clock", "at"), ("when", "date", "on"), ("when", "year", "in"), ("where", "place", "in"),
+    ("where", "town", "in"), ("where", "site", "at"), ("how often", "interval", "every"), ("when", "weekday", "on"),
+    ("how long", "days", "for"), ("how long", "months", "for"), ("how fast", "speed", "at"), ("how", "tool", "with"),
+    ("why", "reason", "because of"), ("when", "span", "during"), ("where", "address", "at"),
+    ("how long", "hours", "for"),
+)  # fmt: skip
+PARTICLES = ("", "", "", "", "", "up", "off", "out", "down", "away", "over", "back", "together")
 OPENINGS = (
     "In practice, ", "At present, ", "As agreed, ", "Since the move, ", "By the way, ", "For now, ", "In most cases, ",
     "After a long search, ", "As the map shows, ", "According to the manual, ", "From this year on, ", "As a rule, ",
@@ -125,6 +154,7 @@ LEADS = (
     "According to the documents: ", "For the {w}: ", "Help me: ", "We were wondering: ", "Question from the {w}: ",
 )  # fmt: skip
 TRAILS = (" Answer briefly.", " Thank you.", " Please answer.", " I forgot.", " It is about the {w}.", " Any idea?")
+JOINING = ("and", "of", "for", "with", "the", "in", "or", "a", "to", "their", "by", "on", "before", "without")
 SMALL_WORDS = frozenset(
     [
         "the",
@@ -159,23 +189,31 @@ class LooseLanguage:
 
     def __init__(self, prose: Prose, pieces: tuple[str, ...] = ()):
         self.prose = prose
-        held = held_out_words()
+        self.held = held = held_out_words()
         self.words = tuple(word for word in prose.words if word not in held)
         self.pieces = tuple(piece for piece in pieces if piece not in held)
+        self.all_pieces = pieces  # a held-out word may be part of another word
 
     def word(self, rng: random.Random) -> str:
         if self.pieces and rng.random() < 0.35:
-            return rng.choice(self.pieces) + (rng.choice(self.pieces) if rng.random() < 0.6 else "")
+            if rng.random() < 0.4:
+                return rng.choice(self.pieces)
+            made = rng.choice(self.all_pieces) + rng.choice(self.all_pieces)
+            return made if made not in self.held else rng.choice(self.pieces)
         return rng.choice(self.words)
 
     def phrase(self, rng: random.Random) -> str:
         """One to four arbitrary words, at times with an article."""
-        words = [self.word(rng) for _ in range(rng.choice((1, 1, 2, 2, 3, 4)))]
-        text = rng.choice(("", "", "", "", "a ", "the ", "two ", "some ")) + " ".join(words)
+        words = [self.word(rng) for _ in range(rng.choice((1, 1, 2, 2, 2, 3, 4, 5)))]
+        if len(words) > 2 and rng.random() < 0.5:
+            words[-2] = rng.choice(JOINING)
+        text = rng.choice(("", "", "", "", "a ", "the ", "the ", "two ", "some ", "an ", "their ")) + " ".join(words)
         return text[0].upper() + text[1:] if rng.random() < 0.12 else text
 
     def relation(self, inventory: Inventory, rng: random.Random) -> tuple[str, str, tuple[str, ...], str]:
         """(key, sentence, questions, value) of a relation made of arbitrary words."""
+        if rng.random() < 0.5:
+            return self.verb_relation(inventory, rng)
         say, asks, kind = rng.choice(PATTERNS)
         w, x, p = self.word(rng), self.word(rng), rng.choice(PREPOSITIONS)
         value = self.phrase(rng) if kind == "phrase" else inventory.value(kind, rng)
@@ -185,14 +223,116 @@ class LooseLanguage:
 
         return w, fill(say), tuple(fill(ask) for ask in asks), value
 
+    def verb_relation(self, inventory: Inventory, rng: random.Random) -> tuple[str, str, tuple[str, ...], str]:
+        """The same with a verb made of arbitrary words, in the frames that real verbs take."""
+        w, x, style = self.word(rng), self.word(rng), rng.random()
+        particle = rng.choice(PARTICLES)
+        preposition = rng.choice(PREPOSITIONS) if style > 0.3 and rng.random() < 0.6 else ""
+        verb = parse_verb(f"{w} {particle} @{preposition}")
+        if style < 0.3:
+            words: tuple[str, ...]
+            person = rng.random() < 0.75
+            kind, words = ("person", ("who", "which person", "who", f"which {x}")) if person else (
+                "company", ("which firm", "which company", "who", f"which {x}")
+            )  # fmt: skip
+            frames, noun = (VE_SAY, VE_ASK), kind
+        else:
+            frames, noun = ((EV_SAY, EV_ASK) if style < 0.65 else (EP_SAY, EP_ASK)), "thing"
+            if rng.random() < 0.5:
+                word, kind = rng.choice(ASKED)
+                words = (word.replace("{x}", x),)
+                if kind not in ("phrase", "tool") and rng.random() < 0.3:
+                    words = ("what",)
+            else:
+                word, kind, preposition = rng.choice(TIMED)
+                words, verb = (f"-{word}",), parse_verb(f"{w} {particle} @{preposition}")
+        value = self.phrase(rng) if kind == "phrase" else inventory.value(kind, rng)
+        say = in_frame(frames[0], verb, words, noun, rng, False)
+        return w, say, tuple(in_frame(frames[1], verb, words, noun, rng, True) for _ in range(2)), value
+
+    def like(self, value: str, rng: random.Random) -> str:
+        """A phrase of the same shape as a value or name, some of its words replaced by arbitrary ones."""
+        words = value.split(" ")
+        kept = [
+            word if len(word) < 4 or rng.random() < 0.25 or not word.isalpha() else self.word(rng) for word in words
+        ]
+        if rng.random() < 0.1:
+            kept.insert(rng.randint(min(1, len(kept) - 1), len(kept)), self.word(rng))
+        return " ".join(kept)
+
+    def thing(self, inventory: Inventory, rng: random.Random) -> tuple[str, str]:
+        """(name, noun) of something made of arbitrary words: "the grey ledger", "Arbel's ledger", "ledger 12"."""
+        noun = self.word(rng)
+        if rng.random() < 0.2:
+            noun = f"{self.word(rng)} {noun}"
+        style = rng.random()
+        if style < 0.3:
+            return f"the {self.word(rng)} {noun}", noun
+        if style < 0.5:
+            return f"the {inventory.coined(rng)} {noun}", noun
+        if style < 0.6:
+            return f"{noun} {inventory.number(rng, 2, 999)}", noun
+        if style < 0.68:
+            return f"the {noun} {inventory.code(rng)}", noun
+        if style < 0.76:
+            return f"the {noun} of {inventory.coined(rng) if rng.random() < 0.5 else inventory.person(rng)}", noun
+        if style < 0.84:
+            return f"the {noun} {rng.choice(PREPOSITIONS)} the {self.word(rng)}", noun
+        if style < 0.9:
+            return f"the {self.word(rng)} {noun} at {inventory.site(rng)}", noun
+        if style < 0.95:
+            return f"the {noun}", noun
+        return f"the {inventory.coined(rng)} {inventory.coined(rng)} {noun}", noun
+
+    def babble(self, rng: random.Random) -> str:
+        """A sentence of arbitrary words, or a real one with its words in another order."""
+        if rng.random() < 0.5:
+            words = self.prose.run(rng, 1)[0].rstrip(".!?").split()[:24]
+            rng.shuffle(words)
+        else:
+            small = tuple(SMALL_WORDS)
+            words = [rng.choice(small) if rng.random() < 0.4 else self.word(rng) for _ in range(rng.randint(4, 16))]
+        text = " ".join(words)
+        return text[0].upper() + text[1:] + "."
+
+    def garble(self, question: str, rng: random.Random) -> str:
+        """The question as people type it, now and then: a typo, words swapped or left out."""
+        style = rng.random()
+        if style > 0.1:
+            return question
+        words = question.split(" ")
+        place = rng.randrange(len(words))
+        plain = "{" not in words[place]
+        if style < 0.04 and plain and len(words[place]) > 3:
+            at = rng.randrange(len(words[place]) - 1)
+            word = words[place]
+            words[place] = rng.choice(
+                (
+                    word[:at] + word[at + 1 :],
+                    word[:at] + word[at + 1] + word[at] + word[at + 2 :],
+                    word[:at] + word[at] + word[at:],
+                )
+            )
+        elif style < 0.07 and place + 1 < len(words):
+            words[place], words[place + 1] = words[place + 1].rstrip("?."), words[place]
+        else:
+            words = [word for word in words if word not in SMALL_WORDS or rng.random() < 0.4]
+        return " ".join(words)
+
     def vary(self, template: str, rng: random.Random) -> str:
         """The same sentence or question with a word or two more, less or replaced."""
+        if rng.random() < 0.5:
+            return template
+        varied = self._varied(template, rng)
+        return template if normalised(varied) in held_exactly() else varied
+
+    def _varied(self, template: str, rng: random.Random) -> str:
         words = template.split(" ")
-        for _ in range(rng.choice((0, 0, 0, 1, 1, 2))):
+        for _ in range(rng.choice((1, 1, 1, 2))):
             place = rng.randrange(len(words))
             if words[place] in SMALL_WORDS and rng.random() < 0.5:
                 words.pop(place)
-            elif "{" not in words[place] and rng.random() < 0.3:
+            elif "{" not in words[place] and rng.random() < 0.12:
                 words[place] = self.word(rng) + ("?" if words[place].endswith("?") else "")
             else:
                 words.insert(place, self.word(rng))
@@ -225,4 +365,8 @@ class LooseLanguage:
             return question + rng.choice(TRAILS).replace("{w}", self.word(rng))
         if style < 0.18:
             return question.rstrip("?.")
+        if style < 0.23:
+            return question[0].lower() + question[1:]
+        if style < 0.24:
+            return question.upper()
         return question

@@ -31,6 +31,7 @@ from .muon import Muon
 from .prompt import END_OF_TEXT, answer_text, chunk_text, prefix_text, suffix_text
 from .prose import Prose
 from .tokenizer import save_tokenizer, train_tokenizer
+from .wordings import training_wordings
 
 EVALUATION_LENGTH = 1536  # one of the training row lengths, so that scoring compiles nothing new
 
@@ -89,6 +90,7 @@ def score(
             if len(context) + len(answer_ids) <= length:
                 cases.append((index, context, answer_ids))
     matched: set[int] = set()
+    given: dict[int, str] = {}
     for first in range(0, len(cases), rows):
         part = cases[first : first + rows]
         ids = torch.full((rows, length), pad, dtype=torch.int64)
@@ -100,10 +102,28 @@ def score(
             best = model.logits(hidden[row, places]).argmax(-1).tolist()
             if best == answer_ids:
                 matched.add(index)
-            elif misses is not None:
-                question = questions[index]
-                misses.append(f"{question.question} | {question.answers[0]} | {tokenizer.decode(best)}")
+            else:
+                given.setdefault(index, tokenizer.decode(best))
+    if misses is not None:
+        for index, said in given.items():
+            if index not in matched:
+                misses.append(f"{questions[index].question} | {questions[index].answers[0]} | {said}")
     return Score(len(matched), len(questions))
+
+
+def own_device() -> torch.device:
+    """This process's device."""
+    return torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu")
+
+
+def shared_tokenizer(prose: Prose, out: Path) -> Tokenizer:
+    """A tokenizer trained by the first process and read by the others from `out`/tokenizer.json."""
+    file = out / "tokenizer.json"
+    if int(os.environ.get("RANK", 0)) == 0:
+        train_tokenizer(prose).save(str(file))
+    if dist.is_initialized():
+        dist.barrier()
+    return Tokenizer.from_file(str(file))
 
 
 class Trainer:
@@ -112,12 +132,8 @@ class Trainer:
     def __init__(self, args: argparse.Namespace, tokenizer: Tokenizer):
         self.args, self.tokenizer = args, tokenizer
         self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-        self.device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu")
+        self.device = own_device()
         cuda = self.device.type == "cuda"
-        if cuda:
-            torch.cuda.set_device(self.device)
-        if self.world > 1:
-            dist.init_process_group("nccl" if cuda else "gloo")
         torch.manual_seed(args.seed)
         torch.set_float32_matmul_precision("high")
         small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4} if args.tiny else {}
@@ -261,16 +277,15 @@ class Trainer:
         for name, hops in (("one_hop", 1), ("two_hop", 2), ("unanswerable", 0)):
             questions = HeldOut(seed=2026).questions(count, hops=hops)
             results[name] = str(score(self.model, self.tokenizer, questions, rows, EVALUATION_LENGTH))
-        if final:
-            for names, wording in ((False, False), (False, True), (True, False), (True, True)):
-                questions = HeldOut(7, names, wording).questions(min(count, 200))
-                misses: list[str] = []
-                result = score(self.model, self.tokenizer, questions, rows, EVALUATION_LENGTH, misses)
-                self.log(
-                    f"names {'held out' if names else 'known'}, wording {'held out' if wording else 'known'}: {result}"
-                )
-                for miss in misses[:12]:
-                    self.log(f"  missed: {miss}")
+        for names, wording in ((False, False), (False, True), (True, False), (True, True)):
+            questions = HeldOut(7, names, wording).questions(min(count, 200) if final else max(1, count // 2))
+            misses: list[str] = []
+            result = score(self.model, self.tokenizer, questions, rows, EVALUATION_LENGTH, misses)
+            self.log(
+                f"names {'held out' if names else 'known'}, wording {'held out' if wording else 'known'}: {result}"
+            )
+            for miss in misses[: 40 if final else 4]:
+                self.log(f"  missed: {miss}")
         self.log(f"held out ({'final' if final else 'interim'}, full prefill, exact match): {json.dumps(results)}")
         return results
 
@@ -349,7 +364,12 @@ def main(argv: list[str] | None = None) -> None:
     if args.tokens % ROW_LENGTHS_DIVIDE:
         parser.error(f"--tokens must be a multiple of {ROW_LENGTHS_DIVIDE}, so that every batch has as many tokens")
     prose = Prose(args.prose)
-    tokenizer = Tokenizer.from_file(str(args.tokenizer)) if args.tokenizer else train_tokenizer(prose)
+    training_wordings()  # before the workers are forked, so that they share them
+    if torch.cuda.is_available():
+        torch.cuda.set_device(own_device())
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    tokenizer = Tokenizer.from_file(str(args.tokenizer)) if args.tokenizer else shared_tokenizer(prose, args.out)
     trainer = Trainer(args, tokenizer)
     trainer.log(json.dumps({key: str(value) for key, value in vars(args).items()}))
     trainer.log(

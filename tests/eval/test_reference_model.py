@@ -2,6 +2,7 @@
 
 import multiprocessing
 import random
+import re
 from itertools import combinations
 from pathlib import Path
 
@@ -24,11 +25,13 @@ from linearkv.eval.reference.batches import (
 from linearkv.eval.reference.filler import FILLER
 from linearkv.eval.reference.generator import HeldOut, TrainingContexts, accepted_answers
 from linearkv.eval.reference.inventory import LISTS, Inventory
+from linearkv.eval.reference.loose import LooseLanguage
 from linearkv.eval.reference.model import ReferenceModel, reference_config
 from linearkv.eval.reference.prompt import SYSTEM_PROMPT, chunk_text, prefix_text, suffix_text
 from linearkv.eval.reference.prose import Prose, sentences_of
 from linearkv.eval.reference.relations import RELATIONS
 from linearkv.eval.reference.train import load_reference, question_ids, score
+from linearkv.eval.reference.wordings import normalised, noun_wordings, training_wordings
 
 FOLDER = Path(__file__).parents[2] / "linearkv" / "models" / "reference"
 WEIGHTS = FOLDER / "model.safetensors"
@@ -72,9 +75,100 @@ def test_wordings_of_training_and_evaluation_do_not_meet():
     assert not train & held
     for halves in (FILLER, generator.SAY_FRAMES, generator.ASK_FRAMES, generator.WHO_FRAMES, generator.SECTIONS):
         assert not set(halves[0]) & set(halves[1])
-    described = {text for relation in RELATIONS for text in (*relation.by_entity, *relation.by_value)}
+    made = training_wordings().values()
+    described = {plain(text) for wordings in made for text in (*wordings.by_entity, *wordings.by_value)}
     for held_texts in (*generator.HELD_BY_ENTITY.values(), *generator.HELD_BY_VALUE.values()):
-        assert not set(held_texts) & described
+        assert not {plain(text) for text in held_texts} & described
+
+
+def plain(wording: str) -> str:
+    """Lower case, slots alike, no punctuation, no articles."""
+    words = re.sub(r"[^a-z_ ]+", " ", re.sub(r"\{[evn]\}", " _ ", wording.lower())).split()
+    return " ".join(word for word in words if word not in ("the", "a", "an"))
+
+
+def test_no_training_wording_contains_a_held_out_one():
+    """Not even as a part, with slots made equal: "Tell me who leads {e}" would contain "Who leads {e}?"."""
+    everything = set()
+    for relation in RELATIONS:
+        wordings = training_wordings()[relation.name]
+        for groups, held in ((wordings.says, relation.held_says), (wordings.asks, relation.held_asks)):
+            train = [f" {plain(text)} " for group in groups for text in group]
+            everything.update(train)
+            for text in map(plain, held):
+                assert not any(f" {text} " in other for other in train), (relation.name, text)
+    say, ask, say_person, ask_person = noun_wordings()
+    for groups, held in ((say, 0), (ask, 1), (say_person, 0), (ask_person, 2)):
+        frames = (generator.SAY_FRAMES, generator.ASK_FRAMES, generator.WHO_FRAMES)[held][1]
+        train = [f" {plain(text)} " for group in groups for text in group]
+        everything.update(train)
+        for text in map(plain, frames):
+            assert not any(f" {text} " in other for other in train), text
+    held_anywhere = {f" {plain(t)} " for r in RELATIONS for t in (*r.held_says, *r.held_asks)}
+    assert not everything & held_anywhere
+
+
+def test_a_varied_wording_is_never_a_held_out_one(prose):
+    loose, rng = LooseLanguage(prose), random.Random(0)
+    held = {normalised(text) for relation in RELATIONS for text in (*relation.held_says, *relation.held_asks)}
+    for _ in range(300):
+        name = rng.choice(RELATIONS).name
+        text = rng.choice(rng.choice(training_wordings()[name].asks))
+        assert normalised(loose.vary(text, rng)) not in held
+
+
+def test_every_relation_has_many_training_wordings():
+    for name, wordings in training_wordings().items():
+        assert len(wordings.says) >= 25 and len(wordings.asks) >= 25, name
+        assert sum(map(len, wordings.says)) >= 100 and sum(map(len, wordings.asks)) >= 100, name
+        assert not any(re.search(r"[()|]|TAIL|TELL|WH|PREP", text) for g in wordings.asks for text in g), name
+
+
+# Words that say nothing of the relation.
+FUNCTION = frozenset(
+    re.findall(
+        r"\w+",
+        """a an and any anyone are as at be been by can did do does each every far for from get has have how i in into
+        is it its long many may me much must my no not now of off on one or our out please should than that the their
+        them there they this to up us was we were what when where which who whom whose will with you your""",
+    )
+)
+IRREGULAR = {"held": "hold", "kept": "keep", "led": "lead", "built": "build", "sold": "sell", "stood": "stand",
+             "gone": "go", "sits": "sit", "gave": "giv", "given": "giv", "made": "mak", "came": "com", "dealt": "deal",
+             "found": "find", "spent": "spend", "lies": "li", "shut": "shut", "taken": "tak"}  # fmt: skip
+
+
+def content_words(wording: str) -> set[str]:
+    """Stems of the words that say what a sentence or question is about."""
+
+    def stem(word: str) -> str:
+        if word in IRREGULAR:
+            return IRREGULAR[word]
+        word = re.sub(r"ies$", "y", word) if len(word) > 4 else word
+        word = re.sub(r"(?<=...)(ing|ed|es|s|er|ers)$", "", word).rstrip("e")
+        return word[:-1] if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "ls" else word
+
+    return {stem(word) for word in re.findall(r"[a-z]+", plain(wording)) if word not in FUNCTION}
+
+
+def test_training_knows_the_words_of_the_held_out_wordings():
+    """A held-out wording is a new frame. Its relation words are in other frames of the same relation, in training."""
+    words = covered = pairs = reachable = 0
+    for relation in RELATIONS:
+        made = training_wordings()[relation.name]
+        nouns = set().union(*map(content_words, made.nouns))
+        says = nouns.union(*(content_words(text) for group in made.says for text in group))
+        asks = nouns.union(*(content_words(text) for group in made.asks for text in group))
+        for text in (*relation.held_says, *relation.held_asks):
+            found = content_words(text)
+            words += len(found)
+            covered += len(found & (says | asks))
+        for say in map(content_words, relation.held_says):
+            for ask in map(content_words, relation.held_asks):
+                pairs += 1
+                reachable += bool(say & ask) or (say <= says and ask <= asks)
+    assert covered >= 0.98 * words
+    assert reachable >= 0.98 * pairs
 
 
 def test_every_relation_has_both_halves():

@@ -1,0 +1,90 @@
+"""Wordings that fit any attribute or relation: (training, held out). The training halves grow in wordings.py."""
+
+SAY_FRAMES = (
+    (
+        "The {n} of {e} is {v}.",
+        "The {n} for {e} is {v}.",
+        "{e} has {v} as its {n}.",
+        "For {e} the {n} is {v}.",
+        "As for {e}, its {n} is {v}.",
+        "{v} is the {n} of {e}.",
+        "With {v} as its {n}, {e} needs no further description.",
+        "Note that the {n} of {e} is now {v}.",
+        "The {n} given for {e} was {v}.",
+        "The {n} of {e} was set to {v}.",
+        "{e}: {n} {v}.",
+        "{e} ({n}: {v}) is looked at below.",
+        "In the case of {e}, {v} serves as the {n}.",
+        "Whoever deals with {e} should know that its {n} is {v}.",
+        "{v} has been chosen as the {n} for {e}.",
+        "You will find that the {n} of {e} is {v}.",
+        "{e} comes with {v} as the {n}.",
+        "The plan for {e} lists {v} under {n}.",
+        "Under {n}, the file on {e} says {v}.",
+        "{n} at {e}: {v}.",
+    ),
+    (
+        "When it comes to {e}, the {n} is {v}.",
+        "According to the register, {e} has the {n} {v}.",
+        "The register gives {v} as the {n} of {e}.",
+        "We recorded {v} as the {n} for {e}.",
+    ),
+)
+ASK_FRAMES = (
+    (
+        "What is the {n} of {e}?",
+        "What is the {n} for {e}?",
+        "Which {n} does {e} have?",
+        "What {n} does {e} have?",
+        "Tell me the {n} of {e}.",
+        "Give the {n} of {e}.",
+        "For {e}, what is the {n}?",
+        "What do the documents say about the {n} of {e}?",
+        "What was the {n} of {e}?",
+        "{e}: {n}?",
+        "{n} of {e}?",
+        "Find the {n} of {e}.",
+        "Do you know the {n} of {e}?",
+        "Which {n} belongs to {e}?",
+        "What should I know as the {n} of {e}?",
+        "What is {e} listed with as its {n}?",
+        "Could somebody look up the {n} of {e}?",
+        "What {n} was chosen for {e}?",
+    ),
+    (
+        "Which {n} is recorded for {e}?",
+        "Please state the {n} of {e}.",
+        "What is given as the {n} of {e}?",
+        "I need the {n} of {e}. What is it?",
+    ),
+)
+WHO_FRAMES = (
+    ("Who is the {n} of {e}?", "Who is the {n} for {e}?", "Name the {n} of {e}.", "Who is {n} of {e}?"),
+    ("Which person is the {n} of {e}?", "Who serves as the {n} of {e}?"),
+)
+# Held-out descriptions for two-hop questions; training uses the "<" and ">" lines of relations.py.
+HELD_BY_ENTITY = {
+    "manager": ("the person responsible for {e}", "the leader of {e}"),
+    "supplier": ("the firm that supplies {e}",),
+    "maker": ("the firm that makes {e}",),
+    "operator": ("the one who operates {e}",),
+    "driver": ("the one who drives {e}",),
+    "approver": ("the person who signs {e}",),
+    "organiser": ("the person who organises {e}",),
+    "deputy": ("the one who stands in for {e}",),
+    "key": ("the keeper of the key to {e}",),
+    "contact": ("the contact at {e}",),
+    "founded": ("the person who founded {e}",),
+    "works_at": ("the workplace of {e}",),
+}
+HELD_BY_VALUE = {
+    "stores": ("the {k} with the stock of {v}",),
+    "manager": ("the {k} in the charge of {v}",),
+    "located_town": ("the {k} that stands in {v}",),
+    "located_room": ("the {k} found in {v}",),
+    "supplier": ("the {k} that {v} supplies",),
+    "operator": ("the {k} operated by {v}",),
+    "trains": ("the teacher of {v}",),
+    "destination": ("the {k} bound for {v}",),
+    "sells": ("the {k} that deals in {v}",),
+}
