@@ -1,35 +1,31 @@
 """The engine: index documents once, answer from their chunks in any order.
 
-One query, step by step: retrieve (`linearkv.retrieval`), identify and restore (`linearkv.state_cache`), compose
-(`linearkv.composition`), prefill the question and decode (`linearkv.models`).
+`Engine.stream` retrieves the chunks of a question; `linearkv.answering` goes on from there.
 """
 
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from blake3 import blake3
 
-from linearkv.answers import Answer, CacheUse, IndexReport, SkippedFile, Source, StoreReport, Timings
-from linearkv.cache import Hit, TieredStore, encode, open_pages
-from linearkv.composition import ORDERS, compose
+from linearkv.answering import AnswerStream, Plan
+from linearkv.answers import Answer, IndexReport, SkippedFile, StoreReport
+from linearkv.cache import open_pages
+from linearkv.canary import check_canary
+from linearkv.composition import ORDERS
 from linearkv.errors import LinearKVError, StoreMismatchError, StoreReadOnlyError
-from linearkv.identity import ModelIdentity, chunk_key, tokenizer_digest
+from linearkv.identity import tokenizer_digest
 from linearkv.models import GDNModel, Sampling, identify, load_model
 from linearkv.prompt import PromptFormat
 from linearkv.retrieval import Embedder, Retriever
-from linearkv.retrieval import Hit as Found
 from linearkv.retrieval.decoding import clean
 from linearkv.retrieval.store import FILE
 from linearkv.settings import Settings
-from linearkv.state_cache import ChunkTokens, Restored, StateCache
-from linearkv.states import Context
+from linearkv.state_cache import ChunkTokens, StateCache
 from linearkv.tenants import open_tenant, tenant_folder
 
 _log = logging.getLogger(__name__)
@@ -40,9 +36,6 @@ Progress = Callable[[str, int, int | None], None]
 DEFAULT_ORDER = "bidirectional"
 CONDITIONING = ("prefix", "none")
 MODES = ("composed", "full")
-
-_CANARY_TOKENS = 24
-_CANARY_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
 
 class Engine:
@@ -76,7 +69,6 @@ class Engine:
         self._retriever = retriever
         self._owner = owner  # what the catalogue says of whose it is
         self._refusal = refusal  # why nothing may be written; empty where it may
-        self._warned = False
         self._prefix = model.prefill_prefix(prompt.prefix_ids)
 
     @classmethod
@@ -160,7 +152,7 @@ class Engine:
             read_only=read_only,
         )
         identity = identify(model)
-        _check_canary(model, identity, pages, opened.secret)
+        check_canary(model, identity, pages, opened.secret)
         conditioned = conditioning == "prefix"
         states = StateCache(
             model,
@@ -263,7 +255,7 @@ class Engine:
         where: dict[str, Any] | None = None,
         max_new_tokens: int = 64,
         sampling: Sampling | str | None = None,
-    ) -> "AnswerStream":
+    ) -> AnswerStream:
         """Answers piece by piece; after the last piece, `.answer` is the whole `Answer`.
 
         Args:
@@ -300,8 +292,17 @@ class Engine:
             )
         found = self._retriever.search(question, k, where=where)
         retrieve_s = time.perf_counter() - started
-        plan = _Plan(found, min(pivot, len(found)), order, mode)
-        return AnswerStream(self, plan, question_ids, retrieve_s, max_new_tokens, sampling or Sampling())
+        return AnswerStream(
+            self.model,
+            self.prompt,
+            self.states,
+            self._prefix,
+            Plan(found, min(pivot, len(found)), order, mode),
+            question_ids,
+            retrieve_s,
+            max_new_tokens,
+            sampling or Sampling(),
+        )
 
     def remove(self, paths: str | Sequence[str]) -> int:
         """Removes documents, by their paths as shown in sources, and their states; returns how many went.
@@ -355,220 +356,12 @@ class Engine:
             )
 
     def _chunk_tokens(self, chunk: Any) -> ChunkTokens:
-        return ChunkTokens(chunk.content_hash, self.prompt.chunk_ids(chunk.rendered))
-
-    def _say_if_nothing_fits(self, restored: Restored) -> None:
-        """One warning when no chunk of a question had a state: the store was likely indexed with other settings."""
-        if self._warned or not restored.tiers or set(restored.tiers) != {"prefilled"} or restored.damaged:
-            return
-        self._warned = True
-        _log.warning(
-            "none of the %d chunks had a stored state for this model, system prompt, conditioning and storage policy: "
-            "they were prefilled now. Was %s indexed with others?",
-            len(restored.tiers),
-            self.store,
-        )
+        return ChunkTokens.of(chunk, self.prompt)
 
     def _drop_states_of_removed_text(self) -> None:
         """Removes states, of whatever model, whose text is in no document any more."""
         live = {self.states.tag(content_hash) for content_hash in self._retriever.live_hashes()}
         self.states.drop_unless(live)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Which chunks stand where in the prompt, and how the state before the question comes about."""
-
-    found: list[Found]
-    pivot: int
-    order: str
-    mode: str
-
-    @property
-    def in_prompt_order(self) -> list[Found]:
-        """Best first; pivot chunks last, the best of them at the very end."""
-        return [*self.found[self.pivot :], *reversed(self.found[: self.pivot])]
-
-    @property
-    def name(self) -> str:
-        if self.mode == "full":
-            return "full"
-        return f"{self.order}_pivot{self.pivot}" if self.pivot else self.order
-
-
-class AnswerStream(Iterator[str]):
-    """The pieces of an answer as they are generated. `answer` is there once they are used up."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        plan: _Plan,
-        question_ids: list[int],
-        retrieve_s: float,
-        max_new_tokens: int,
-        sampling: Sampling,
-    ) -> None:
-        self._engine = engine
-        self._plan = plan
-        self._question_ids = question_ids
-        self._retrieve_s = retrieve_s
-        self._max_new_tokens = max_new_tokens
-        self._sampling = sampling
-        self._answer: Answer | None = None
-        self._pieces = self._run()
-
-    def __next__(self) -> str:
-        return next(self._pieces)
-
-    @property
-    def answer(self) -> Answer:
-        """The whole answer; LinearKVError before the last piece was taken."""
-        if self._answer is None:
-            raise LinearKVError("the answer is not complete: take all pieces of the stream first")
-        return self._answer
-
-    def _run(self) -> Iterator[str]:
-        engine, plan = self._engine, self._plan
-        found = plan.in_prompt_order
-        if not found:
-            self._finish([], "no documents", CacheUse(0, 0, 0, 0, 0), (0.0, 0.0, 0.0, 0.0))
-            return
-        started = time.perf_counter()
-        chunks = [engine._chunk_tokens(hit) for hit in found]
-        self._check_length(chunks)
-        if plan.mode == "full":
-            context, cache, restored_at = (
-                engine.model.empty_context(),
-                _full_use(engine, chunks, self._question_ids),
-                started,
-            )
-            tail = [*engine.prompt.prefix_ids, *chain.from_iterable(c.token_ids for c in chunks), *self._question_ids]
-        else:
-            stored = chunks[: len(chunks) - plan.pivot]
-            restored = engine.states.restore(stored)
-            engine._say_if_nothing_fits(restored)
-            restored_at = time.perf_counter()
-            context = compose(engine._prefix, restored.states, plan.order)
-            pivot_ids = list(chain.from_iterable(c.token_ids for c in chunks[len(stored) :]))
-            tail = [*pivot_ids, *self._question_ids]
-            cache = _composed_use(context, stored, restored, plan.pivot, len(tail))
-        composed_at = time.perf_counter()
-
-        ids: list[int] = []
-        sent = 0
-        first_at = composed_at
-        for token in engine.model.stream(
-            context, tail, self._max_new_tokens, stop=tuple(engine.prompt.stop_ids), sampling=self._sampling
-        ):
-            if not ids:
-                first_at = time.perf_counter()
-            ids.append(token)
-            text = engine.prompt.decode(ids)
-            # A character of several tokens decodes to a replacement mark until its last token is there.
-            if len(text) > sent and not text.endswith("\ufffd"):
-                yield text[sent:]
-                sent = len(text)
-        ended = time.perf_counter()
-        if not ids:
-            first_at = ended
-        rest = engine.prompt.decode(ids)[sent:]
-        finish = "length" if len(ids) == self._max_new_tokens else "stop"
-        self._finish(
-            ids,
-            finish,
-            cache,
-            (restored_at - started, composed_at - restored_at, first_at - composed_at, ended - first_at),
-        )
-        if rest:
-            yield rest
-
-    def _finish(self, ids: list[int], finish: str, cache: CacheUse, seconds: tuple[float, float, float, float]) -> None:
-        restore_s, compose_s, prefill_s, decode_s = seconds
-        self._answer = Answer(
-            text=self._engine.prompt.decode(ids).strip(),
-            sources=[_source(hit, position) for position, hit in enumerate(self._plan.in_prompt_order)],
-            cache=cache,
-            timings=Timings(
-                retrieve_s=self._retrieve_s,
-                restore_s=restore_s,
-                compose_s=compose_s,
-                prefill_s=prefill_s,
-                ttft_s=self._retrieve_s + restore_s + compose_s + prefill_s,
-                decode_s=decode_s,
-            ),
-            mode=self._plan.name,
-            finish=finish,
-            tokens=len(ids),
-        )
-
-    def _check_length(self, chunks: list[ChunkTokens]) -> None:
-        engine = self._engine
-        length = len(engine.prompt.prefix_ids) + sum(len(c.token_ids) for c in chunks) + len(self._question_ids)
-        limit = engine.model.config.max_position_embeddings
-        if length + self._max_new_tokens > limit:
-            raise LinearKVError(
-                f"a prompt of {length} tokens and an answer of {self._max_new_tokens} do not fit the model's {limit} "
-                f"positions: ask for fewer chunks (k={len(chunks)}) or index with smaller ones"
-            )
-
-
-def _composed_use(context: Context, stored: list[ChunkTokens], restored: Restored, pivot: int, tail: int) -> CacheUse:
-    tiers = {tier: restored.tiers.count(tier) for tier in dict.fromkeys(restored.tiers)}
-    if pivot:
-        tiers["pivot"] = pivot
-    recomputed = sum(
-        len(chunk.token_ids) for chunk, tier in zip(stored, restored.tiers, strict=True) if tier == "prefilled"
-    )
-    return CacheUse(
-        chunks=len(stored) + pivot,
-        hits=len(stored) - tiers.get("prefilled", 0),
-        reused_tokens=context.length - recomputed,
-        computed_tokens=recomputed + tail,
-        bytes_loaded=restored.bytes_loaded,
-        tiers=tiers,
-        damaged=restored.damaged,
-    )
-
-
-def _full_use(engine: Engine, chunks: list[ChunkTokens], question_ids: list[int]) -> CacheUse:
-    computed = len(engine.prompt.prefix_ids) + sum(len(chunk.token_ids) for chunk in chunks) + len(question_ids)
-    return CacheUse(len(chunks), 0, 0, computed, 0, {"full": len(chunks)})
-
-
-def _source(hit: Found, position: int) -> Source:
-    return Source(
-        document=hit.path,
-        heading=hit.heading,
-        score=hit.score,
-        position=position,
-        text=hit.text,
-        chunk_id=hit.chunk_id,
-        line_start=hit.line_start,
-        line_end=hit.line_end,
-        also_in=tuple(hit.also_in),
-    )
-
-
-def _check_canary(model: GDNModel, identity: ModelIdentity, pages: TieredStore, secret: bytes) -> None:
-    """A fixed prompt's logits, kept in the store, must be what the model computes today.
-
-    The identity covers everything known to shape a state; the canary covers the rest: a broken library, memory or disk.
-    """
-    ids = [token * 7 % model.vocab_size for token in range(_CANARY_TOKENS)]
-    key = chunk_key(secret, identity, prefix_token_ids=None, chunk_token_ids=ids, storage_policy="fp32", kind="canary")
-    logits = model.logits(model.empty_context(), ids)[-1].cpu()
-    found = pages.get([key])[key]
-    if not isinstance(found, Hit):
-        pages.put([encode(key, {"logits": logits}, secret=secret, kind="canary")])
-        return
-    kept = found.page.tensors["logits"]
-    error = float((logits - kept).norm() / kept.norm())
-    if not error <= _CANARY_TOLERANCE.get(model.dtype, 5e-2):
-        raise StoreMismatchError(
-            f"the model answers differently from when this store was made, though its files, configuration and "
-            f"versions are the same: the canary prompt's logits are off by {error:.2g}. States made then do not fit. "
-            f"Check the machine and its libraries (linearkv doctor), or index into a new store"
-        )
 
 
 def _not_writable(store: Path, tenant: str) -> Path | None:

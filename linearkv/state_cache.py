@@ -1,5 +1,6 @@
 """Chunk states by identity: look them up, prefill what is missing, keep it for next time."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -7,11 +8,15 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
+from linearkv import retrieval
 from linearkv.cache import NO_TAG, Hit, NotStored, Page, PageStore, encode
 from linearkv.identity import ModelIdentity, chunk_key
 from linearkv.models import GDNModel
+from linearkv.prompt import PromptFormat
 from linearkv.states import ChunkState, PrefixState
 from linearkv.storage import pack, unpack
+
+_log = logging.getLogger(__name__)
 
 
 class ChunkTokens(NamedTuple):
@@ -20,6 +25,11 @@ class ChunkTokens(NamedTuple):
     content_hash: str
     """Of the chunk's text; ties a stored state to the catalogue, so that removed text takes its states along."""
     token_ids: Sequence[int]
+
+    @classmethod
+    def of(cls, chunk: retrieval.Hit | retrieval.StoredChunk, prompt: PromptFormat) -> "ChunkTokens":
+        """A retrieved or catalogued chunk in the words of one model."""
+        return cls(chunk.content_hash, prompt.chunk_ids(chunk.rendered))
 
 
 @dataclass
@@ -78,6 +88,7 @@ class StateCache:
         self._prefix_ids = prefix.token_ids.tolist() if conditioned else None
         self._policy = policy
         self._batch_tokens = batch_tokens
+        self._warned = False
 
     def key(self, token_ids: Sequence[int]) -> str:
         """The identity of a chunk's state: 64 hex digits."""
@@ -116,6 +127,7 @@ class StateCache:
             else:
                 restored.states.append(unpack(computed[key].tensors))
                 restored.tiers.append("prefilled")
+        self._say_if_nothing_fits(restored)
         return restored
 
     def fill(
@@ -161,6 +173,17 @@ class StateCache:
         """Removes stored states whose text is not among `live_tags` (see `tag`); returns how many went."""
         kept = live_tags | {NO_TAG}
         return self.pages.delete([key for key, tag in self.pages.tags().items() if tag not in kept])
+
+    def _say_if_nothing_fits(self, restored: Restored) -> None:
+        """One warning when no chunk of a question had a state: the store was likely filled with other settings."""
+        if self._warned or set(restored.tiers) != {"prefilled"} or restored.damaged:
+            return
+        self._warned = True
+        _log.warning(
+            "none of the %d chunks had a stored state for this model, system prompt, conditioning and storage policy: "
+            "they were prefilled now. Was the store indexed with others?",
+            len(restored.tiers),
+        )
 
     def _prefill(
         self, missing: dict[str, ChunkTokens], not_stored: list[str], *, bulk: bool = False
