@@ -76,7 +76,7 @@ def make_row(
     contexts: TrainingContexts, tokenizer: Tokenizer, length: int, low: int, high: int, rng: random.Random
 ) -> tuple[list[int], list[int]]:
     """One row of at most `length` tokens about `low` to `high` chunks."""
-    share = rng.uniform(0.5, 0.8)
+    share = rng.uniform(0.42, 0.74)
     while True:
         count = rng.randint(low, high)
         room = length * share - 20

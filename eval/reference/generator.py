@@ -225,7 +225,7 @@ class _Picker:
         self.lists, self.loose, self.rng = inventory.lists, loose, rng
 
     def __call__(self, kind: str) -> str:
-        if self.loose and self.rng.random() < 0.5:
+        if self.loose and self.loose.chance(0.7, self.rng):
             return self.loose.like(self.rng.choice(self.lists[kind]), self.rng)
         return self.rng.choice(self.lists[kind])
 
@@ -279,7 +279,7 @@ class ContextMaker:
         inv, pick = self.inventory, _Picker(self.inventory, self.loose, rng)
         it = ("it", "it", "its")
         style = rng.random()
-        if self.loose and kind != "person" and rng.random() < 0.25:
+        if self.loose and kind != "person" and self.loose.chance(0.35, rng):
             surface, noun = self.loose.thing(inv, rng)
             return Entity(kind, surface, noun, ("they", "them", "their") if kind == "goodsent" else it)
         if kind == "person":
@@ -358,14 +358,14 @@ class ContextMaker:
         noun = rng.choice(pick[f"attribute_{kind}"])
         if kind != "word" or rng.random() < 0.6:
             noun = f"{rng.choice(pick['adjective'])} {noun}"
-        if self.loose and rng.random() < 0.6:
+        if self.loose and self.loose.chance(0.9, rng):
             noun = " ".join(self.loose.word(rng) if rng.random() < 0.6 else word for word in noun.split())
             if rng.random() < 0.15:
                 noun = f"{noun} {self.loose.word(rng)}"
         if kind == "number":
             value = str(inv.number(rng, 2, rng.choice((99, 999, 9999))))
             if rng.random() < 0.5:
-                loose_unit = self.loose is not None and rng.random() < 0.4
+                loose_unit = self.loose is not None and self.loose.chance(0.5, rng)
                 value += f" {self.loose.word(rng) if self.loose and loose_unit else rng.choice(pick['unit_number'])}"
         elif kind == "code":
             value = inv.code(rng) if rng.random() < 0.7 else inv.coined(rng)
@@ -373,7 +373,7 @@ class ContextMaker:
             value = inv.person(rng) if rng.random() < 0.8 else inv.company(rng)
         else:
             value = rng.choice(pick["thing"] if rng.random() < 0.6 else pick["colour"])
-            if self.loose and rng.random() < 0.6:
+            if self.loose and self.loose.chance(0.9, rng):
                 value = self.loose.like(value, rng) if rng.random() < 0.5 else self.loose.phrase(rng)
         return noun, value
 
@@ -386,7 +386,7 @@ class ContextMaker:
         for _ in range(count * 3):
             if len(facts) == count:
                 break
-            if self.loose and rng.random() < 0.33:
+            if self.loose and self.loose.chance(0.4, rng):
                 key, say, asks, value = self.loose.relation(self.inventory, rng)
                 if key not in used:
                     used.add(key)
@@ -404,7 +404,7 @@ class ContextMaker:
             if group in used or relation.name in used:
                 continue
             value = self.inventory.value(relation.value, rng)
-            if self.loose and relation.value in self.inventory.lists and rng.random() < 0.65:
+            if self.loose and relation.value in self.inventory.lists and self.loose.chance(0.9, rng):
                 value = self.loose.like(value, rng) if rng.random() < 0.6 else self.loose.phrase(rng)
             if (relation.name, value) in taken or value == entity.surface:
                 continue
@@ -427,7 +427,9 @@ class ContextMaker:
         if self.loose:
             template = self.loose.vary(template, rng)
         template = template.replace("{n}", fact.noun)
-        named = template.startswith("{v}") or (template.startswith("{e}") and not pronoun)
+        named = (template.startswith("{v}") and not fact.value.startswith(("the ", "a ", "an "))) or (
+            template.startswith("{e}") and not pronoun and not entity.surface.startswith("the ")
+        )
         if pronoun:
             subject, obj, own = entity.pronouns
             described = entity.kind not in ("person", "goodsent", "company") and rng.random() < 0.4
@@ -435,7 +437,9 @@ class ContextMaker:
                 subject = obj = f"the {entity.noun}"
             else:
                 template = _OWNED.sub(rf"{own} \1", template, count=1)
-            if template.startswith("{e}"):
+            if template.startswith("{e}'s ") and not described:
+                template = own + template[5:]
+            elif template.startswith("{e}"):
                 template = subject + template[3:]
             elif described or template[template.find("{e}") + 3 :][:1] in (".", ",", ";", ":"):
                 template = template.replace("{e}", obj)
@@ -479,7 +483,7 @@ class ContextMaker:
         style = rng.random()
         if style < 0.2:
             return filler_sentence(self.inventory, rng)
-        if style < 0.32:
+        if style < 0.3 and self.loose.chance(1.0, rng):
             return self.loose.babble(rng)
         if style < 0.5:
             # What documents say of something else, in the wordings of facts that are asked about.
@@ -648,6 +652,8 @@ class ContextMaker:
     def context(self, chunk_tokens: list[int], rng: random.Random, fact_share: float = 1.0) -> Context:
         """A context of chunks of about the given lengths. `fact_share` scales how many facts a chunk holds."""
         context = Context()
+        if self.loose:
+            self.loose.level = rng.choice((0.0, 0.0, 0.3, 0.3, 0.7, 1.0))
         pool = rng.sample(RELATIONS, rng.randint(4, 14))
         kinds = rng.sample(KINDS, rng.randint(2, 6)) if rng.random() < 0.5 else list(KINDS)
         taken: set[tuple[str, str]] = set()

@@ -471,6 +471,8 @@ class Inventory:
     def quantity(self, rng: random.Random, low: int, high: int, units: tuple[str, ...]) -> str:
         """A number with a unit; in training also decimals, thousands, number words and arbitrary units."""
         top = high if rng.random() < 0.5 else max(low + 30, high // 8)
+        if not self.held_out and rng.random() < 0.3:
+            top = max(top, 999)  # no unit has a size of its own
         number, unit = str(self.number(rng, low, top)), rng.choice(units)
         if not self.held_out:
             style = rng.random()
@@ -482,7 +484,7 @@ class Inventory:
                 number = rng.choice(NUMBER_WORDS)
             elif style < 0.33:
                 number = rng.choice(("at least ", "at most ", "about ", "up to ", "more than ")) + number
-            if self.vocabulary and rng.random() < 0.3:
+            if self.vocabulary and rng.random() < 0.15:
                 unit = rng.choice(self.vocabulary)
         return f"{number} {unit}"
 
@@ -685,13 +687,13 @@ class Inventory:
         return f"{head} {rng.choice(self.lists['company_tail'])}"
 
     def site(self, rng: random.Random) -> str:
-        loose = self.vocabulary and rng.random() < 0.4
+        loose = self.vocabulary and rng.random() < 0.25
         return f"the {self.town(rng)} {rng.choice(self.vocabulary if loose else self.lists['site_noun'])}"
 
     def place(self, rng: random.Random) -> str:
         """Where something stands: "the north cellar", "room 214", "hall B", "the Velmor archive"."""
         style = rng.random()
-        if self.vocabulary and rng.random() < 0.35:
+        if self.vocabulary and rng.random() < 0.25:
             word, other = rng.choice(self.vocabulary), rng.choice(self.vocabulary)
             return rng.choice(
                 (

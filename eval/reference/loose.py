@@ -192,7 +192,12 @@ class LooseLanguage:
         self.held = held = held_out_words()
         self.words = tuple(word for word in prose.words if word not in held)
         self.pieces = tuple(piece for piece in pieces if piece not in held)
+        self.level = 1.0  # how loose the present context is, from 0 to 1
         self.all_pieces = pieces  # a held-out word may be part of another word
+
+    def chance(self, share: float, rng: random.Random) -> bool:
+        """True in `share` of the cases in the loosest contexts, never in the strictest ones."""
+        return rng.random() < share * self.level
 
     def word(self, rng: random.Random) -> str:
         if self.pieces and rng.random() < 0.35:
@@ -321,7 +326,7 @@ class LooseLanguage:
 
     def vary(self, template: str, rng: random.Random) -> str:
         """The same sentence or question with a word or two more, less or replaced."""
-        if rng.random() < 0.5:
+        if not self.chance(0.7, rng):
             return template
         varied = self._varied(template, rng)
         return template if normalised(varied) in held_exactly() else varied

@@ -33,6 +33,7 @@ from .prose import Prose
 from .tokenizer import save_tokenizer, train_tokenizer
 from .wordings import training_wordings
 
+TINY: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
 EVALUATION_LENGTH = 1536  # one of the training row lengths, so that scoring compiles nothing new
 
 
@@ -136,8 +137,7 @@ class Trainer:
         cuda = self.device.type == "cuda"
         torch.manual_seed(args.seed)
         torch.set_float32_matmul_precision("high")
-        small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4} if args.tiny else {}
-        config = reference_config(tokenizer.get_vocab_size(), **small)
+        config = reference_config(tokenizer.get_vocab_size(), **(TINY if args.tiny else {}))
         compute = torch.bfloat16 if cuda else torch.float32
         self.model = ReferenceModel(config, compute, compiled=cuda and not args.eager)
         if args.init:
@@ -377,9 +377,9 @@ def main(argv: list[str] | None = None) -> None:
         f"{trainer.world} x {torch.cuda.get_device_name() if trainer.device.type == 'cuda' else 'CPU'}"
     )
     trainer.run(prose)
-    if trainer.rank == 0 and not args.tiny:
+    if trainer.rank == 0:
         parts = [args.out / f"weights-{number}.safetensors" for number in (0, 1)]
-        export(parts, tokenizer, args.out / "reference")
+        export(parts, tokenizer, args.out / "reference", **(TINY if args.tiny else {}))
 
 
 if __name__ == "__main__":

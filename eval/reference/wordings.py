@@ -10,7 +10,8 @@ One block per relation, separated by blank lines. The first line is its name in 
     +   sentence of a document, ?  question; (a|b|) is a choice, the full stop or question mark is added
 
 Verbs are regular, or `base/past/participle`. The verb and noun frames below turn them into active, passive, cleft,
-relative, fronted, modal and indirect forms. Whatever would contain a held-out wording is left out.
+relative, fronted, modal and indirect forms. Whatever would contain a held-out wording, or have its words in another
+order, is left out.
 """
 
 from __future__ import annotations
@@ -281,7 +282,7 @@ ev weigh; have/had/had a weight @of; have/had/had a mass @of; come/came/come @to
 ? (What|Which) weight (should|must) I (expect|reckon with) for {e}
 
 length
-w how long; what length; how many metres; how many centimetres; what
+w how long; what length; how many metres; how many centimetres
 n total length; size; extent; depth; distance from end to end; measure; dimension
 ev measure; extend; reach; run/ran/run; stretch @over; have/had/had a total length @of; have/had/had a measure @of;
   come/came/come @to
@@ -396,7 +397,7 @@ w which number; what number; which serial number; what serial number; what
 n number; plate number; stamped number; registration number; asset number; identification number; registered number
 ev have/had/had the number; carry the number; bear/bore/borne the serial number; show the number; wear/wore/worn the
   number; read/read/read
-ep register @as; list @under; record @under; enter @as; mark @with; stamp @with; file @under; label @with
+ep register @as; list @under; record @under; enter @as; mark @with; stamp @with; label @with
 + (The plate|The label|The side|The back) (of|on) {e} (shows|reads|bears|carries|says) {v}
 + {v} is the (serial number|number|serial) (on|of|stamped on|that belongs to|borne by) {e}
 + (On|Under) {e} (you|one) (can|will) (read|find|see) (the number|the serial number|) {v}
@@ -409,7 +410,7 @@ ep register @as; list @under; record @under; enter @as; mark @with; stamp @with;
 ? (What|Which) number (can I read|do I find|is there) on {e}
 
 power
-w how much power; how much; what power; how many watts; how many kilowatts
+w how much power; what power; how many watts; how many kilowatts
 n electric power; energy use; wattage; load; power needed; electricity use
 ev need; use; draw/drew/drawn; take/took/taken; consume; require; have/had/had a load @of; deliver
 ep rate @at; build/built/built @for; feed/fed/fed @with; limit @to
@@ -426,7 +427,7 @@ ep rate @at; build/built/built @for; feed/fed/fed @with; limit @to
 ? (With|For) how (much power|many watts) is {e} (rated|built|run)
 
 temperature
-w what temperature; which temperature; how many degrees; what
+w what temperature; which temperature; how many degrees
 n heat; working temperature; normal temperature; degrees; highest temperature; set temperature
 ep keep/kept/kept @at; hold/held/held @at; set/set/set @to; heat @to; run/ran/run @at; cool @to; store @at; operate
   @at; maintain @at
@@ -445,7 +446,7 @@ ev run/ran/run @at; have/had/had a temperature @of; work @at; reach; stay @at; o
 ? How many degrees (does|is|are) {e} (run at|kept at|held at|set to)
 
 speed
-w how fast; what speed; which speed; how many kilometres per hour; what
+w how fast; what speed; which speed; how many kilometres per hour
 n highest speed; maximum speed; pace; velocity; fastest speed; rate
 ev travel @at; move @at; go/went/gone @at; reach; run/ran/run @at; do/did/done; manage; work @at; have/had/had a top
   speed @of
@@ -535,7 +536,7 @@ ev need a service @every; need an inspection @every; require maintenance @every;
 ? How (often|frequently) (is|gets) {e} (inspected|maintained|checked|looked after|examined)
 
 tool
-w what; which tool; what tool; what kind of tool
+w which tool; what tool; what kind of tool
 n instrument; implement; equipment; right tool; tool needed; piece of equipment
 ep open @with; adjust @with; repair @with; fix @with; mend @with; take/took/taken apart @with; tighten @with;
   service @with; work on @with
@@ -593,7 +594,7 @@ ep approve only @by; hand/handed/handed @to; give/gave/given @to; pass @to; subm
 ? Who (decides|has to decide|can decide|must agree) (on|to|about) {e}
 
 form
-w which form; what form; what
+w which form; what form
 n paper; sheet; form to use; form code; number of the form
 ep request @with; apply/applied/applied for @on; ask/asked/asked for @with; register @on; file @on
 ev need; require; use; call @for; begin/began/begun @with
@@ -774,9 +775,8 @@ ep take/took/taken on @in; sign up @in; hire @in; welcome @in; register first @i
 
 deputy
 w who; which person; which colleague; which other person
-n substitute; second in command; replacement; vice; representative; person who fills in; cover
-ve replace; assist; represent; cover @for; stand/stood/stood in @for; fill in @for; help out @for; act @for;
-  take/took/taken the place of
+n substitute; second in command; replacement; vice; person who fills in; cover
+ve replace; assist; cover @for; stand/stood/stood in @for; fill in @for; help out @for; take/took/taken the place of
 + {v} (fills in|stands in|takes over|acts|steps in|helps out) (when|if|while|as long as) {e} is (away|absent|ill|on
   holiday|not there)
 + (During|In) (the absence|holidays|an absence) of {e}, {v} (fills in|stands in|takes over|steps in|is in charge)
@@ -941,7 +941,7 @@ ev leave/left/left @at; depart @at; start @at; set/set/set off @at; set/set/set 
 ? (When|At what time) (is {e} going|is {e} leaving|is the start of {e}|is {e} off)
 
 fuel
-w what; which fuel; what fuel; what kind of fuel
+w which fuel; what fuel; what kind of fuel
 n energy source; source of energy; fuel type; type of fuel; fuel used; what it burns
 ev run/ran/run @on; burn; use; need; take/took/taken; consume; work @with; go/went/gone @on; be/was/been driven @by
 ep fill @with; feed/fed/fed @with; power @by; drive/drove/driven @by; fuel only @with; fire @with; heat @with;
@@ -994,12 +994,10 @@ ep remove @by; separate from us @by
 ? After (how many kilometres|what distance) (does one|do I) (reach|get to) {e}
 
 contract
-w which number; what number; which contract number; what contract number; what
+w which contract number; what contract number; which contract; which number of the contract
 n agreement number; number of the contract; contract reference; file number; number to quote
-ep file @under; list @under contract; order @under number; record @as; mark @with; book @under; deal/dealt/dealt
-  with @under
-ev have/had/had the contract number; bear/bore/borne the number; run/ran/run @under the number; carry the contract
-  number
+ep file @under; list @under contract; order @under number; book @under; deal/dealt/dealt with @under
+ev have/had/had the contract number; run/ran/run @under the number; carry the contract number
 + (Quote|Give|Mention|Use|Write) (the|contract|the contract) number {v} (in letters about|in all letters to|when you
   write to|when asking about|for) {e}
 + {v} is the (number|contract number|contract) (to quote for|of|that covers|to use with|for) {e}
@@ -1029,7 +1027,7 @@ ve represent; speak/spoke/spoken @for; answer @for; act @for; be/was/been the vo
 ? (With whom|With which person) (do|should) (we|I) (deal|speak|talk) at {e}
 
 discount
-w how much; what discount; which discount; what percentage; how many percent
+w what discount; which discount; what percentage; how many percent
 n rebate; price reduction; reduction; percentage off; saving; price cut; percent off
 ev give/gave/given a discount @of; offer; grant; allow a discount @of; bring/brought/brought a saving @of; carry a
   discount @of
@@ -1119,7 +1117,7 @@ ev lie/lay/lain @on; be/was/been @on; belong @on; stand/stood/stood @on; have/ha
 ? (Which|What) shelf (has|holds|carries|do I go to for) {e}
 
 pressure
-w what pressure; which pressure; how much pressure; how many bar; what
+w what pressure; which pressure; how much pressure; how many bar
 n working pressure; normal pressure; highest pressure; pressure limit; pressure setting; operating level
 ev work @at; run/ran/run @at; operate @at; reach; need; hold/held/held; have/had/had a pressure @of;
   stand/stood/stood @at
@@ -1194,7 +1192,7 @@ ev ask people @to; tell/told/told everyone @to; expect everyone @to; oblige you 
 ? What do (people who|visitors who|all who) (deal with|go to|work at) {e} (do|have to do)
 
 protect
-w what; which gear; what gear; which protection; what protection
+w which gear; what gear; which protection; what protection
 n protection; equipment; clothing; safety equipment; protective clothing; gear to wear; what to wear
 ev demand; require; ask @for; call @for; need
 + (Everyone|Anybody|Whoever|Staff|Visitors) (at|near|in|working at|close to) {e} (must|has to|should|have to)
@@ -1202,7 +1200,7 @@ ev demand; require; ask @for; call @for; need
 + (Put on|Wear|Take|Use|Do not forget) {v} (before you go near|when working at|for work at|near|whenever you are at)
   {e}
 + {v} (must|should|has to|have to) be (worn|put on|used) (at|near|by all people at|for work at) {e}
-+ (Without|Unless you wear) {v} (nobody|no one|you) (may|can|must not) (work at|enter|go near|touch) {e}
++ (Without|Unless you wear) {v} (nobody|no one|you) (may|can|must not) (work at|go near|touch) {e}
 + (Work|Working|A visit|A job) (at|with|in|near) {e} (requires|calls for|asks for|is only safe with|needs) {v}
 + (The gear|The clothing|The protection) (needed|worn|demanded|required) (at|for|for work at) {e} is {v}
 ? (What|Which gear) (does one|do I|must I|should people|do visitors|does somebody) (wear|have to wear|put on|need)
@@ -1210,7 +1208,7 @@ ev demand; require; ask @for; call @for; need
 ? (What|What gear|Which gear|What protection) is (demanded|required|worn|compulsory|needed for work) (at|by|near|in)
   {e}
 ? (What|Which gear|What gear) does (working|a job|a visit) (at|in|near|to) {e} (demand|require|call for)
-? (Without what|Without which gear) (can|may) nobody (work at|enter|touch) {e}
+? (Without what|Without which gear) (can|may) nobody (work at|touch) {e}
 ? (What|How) (protects|do I protect myself|does one protect people) (at|who work at|near) {e}
 
 shift_length
@@ -1284,7 +1282,7 @@ ev go/went/gone @by the name of; be/was/been known @as; pass @as; answer @to
 ? What (do people|do they|does one) (say|call it) when they (mean|refer to) {e}
 
 access
-w what; which badge; what badge; which pass; what pass
+w which badge; what badge; which pass; what pass
 n key; entry pass; access badge; entry; admission; what you need to enter; permit
 ev require; need; open only @with; ask @for; demand; admit people @with
 ep enter @with; open @with; unlock @with; visit @with; get/got/got into @with
@@ -1581,6 +1579,8 @@ def _spoken(
         ("BASE", verb.base), ("VS", verb.third), ("PAST", verb.past), ("PP", verb.participle), ("ING", verb.gerund),
     ):  # fmt: skip
         frames = re.sub(rf"\b{key}\b", form + behind, frames)
+    if joined and person == "thing":
+        frames = re.sub(r"\bwhom?\b", "what", frames)
     lines = []
     for line in _lines(frames):
         made: list[str] = []
@@ -1721,13 +1721,15 @@ class Wordings:
 def _groups(lines: list[list[str]], question: bool, held: tuple[str, ...], rng: random.Random) -> Groups:
     """Finished wordings of every line, without any that contains a held-out wording."""
     groups = []
-    exactly = held_exactly()
+    bags = _held_bags()
     for line in lines:
         kept: list[str] = []
         for text in line:
             text = text.replace("TAIL", rng.choice(TAILS)).replace("TELL", rng.choice(TELL))
+            if text.count("{e}") != 1 or text.count("{v}") != (not question):
+                continue
             padded = f" {normalised(text)} "
-            if padded[1:-1] not in exactly and not any(f" {wording} " in padded for wording in held):
+            if _bag(padded) not in bags and not any(f" {wording} " in padded for wording in held):
                 kept.append(_finish(text, question))
         if kept:
             groups.append(tuple(dict.fromkeys(kept)))
@@ -1844,6 +1846,16 @@ def noun_wordings() -> tuple[Groups, ...]:
         lines = [[frame] for frame in own] + [some_of(line[2:], 8 * VARIANTS, rng) for line in _lines(text)]
         made.append(_groups(lines, question, _held(held), rng))
     return tuple(made)
+
+
+def _bag(wording: str) -> tuple[str, ...]:
+    return tuple(sorted(wording.split()))
+
+
+@cache
+def _held_bags() -> frozenset[tuple[str, ...]]:
+    """Every held-out wording, whatever the order of its words."""
+    return frozenset(map(_bag, held_exactly()))
 
 
 @cache
