@@ -1709,7 +1709,7 @@ WH, please, is {e} PP PREP
 
 @dataclass(frozen=True)
 class Wordings:
-    """Training wordings of one relation. Each group holds the variants of one line; draw a group, then a variant."""
+    """Training wordings of one relation. A group holds the variants of one line; draw a group, then a variant."""
 
     says: Groups
     asks: Groups
@@ -1734,6 +1734,11 @@ def _groups(lines: list[list[str]], question: bool, held: tuple[str, ...], rng: 
         if kept:
             groups.append(tuple(dict.fromkeys(kept)))
     return tuple(groups)
+
+
+def _balanced(lines: Groups, verbs: Groups) -> Groups:
+    """All groups; those of written lines repeated until they are about as likely to be drawn as those of verbs."""
+    return lines * max(1, round(len(verbs) / max(1, len(lines)))) + verbs
 
 
 def _held(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -1767,16 +1772,18 @@ def _make(relation: Relation, lines: dict[str, list[str]]) -> Wordings:
     person = {"person": "person", "company": "company"}.get(relation.value, "thing")
     says = [[text] for text in relation.says] + [some_of(line, VARIANTS, rng) for line in lines["+"]]
     asks = [[text] for text in relation.asks] + [some_of(line, VARIANTS, rng) for line in lines["?"]]
+    verb_says: list[list[str]] = []
+    verb_asks: list[list[str]] = []
     for mark, say_frames, ask_frames in (("ve", VE_SAY, VE_ASK), ("ev", EV_SAY, EV_ASK), ("ep", EP_SAY, EP_ASK)):
         for item in _items(lines[mark]):
             verb = parse_verb(item)
-            says += _spoken(say_frames, verb, words, person, mark == "ve", rng)
-            asks += _spoken(ask_frames, verb, words, person, mark == "ve", rng)
+            verb_says += _spoken(say_frames, verb, words, person, mark == "ve", rng)
+            verb_asks += _spoken(ask_frames, verb, words, person, mark == "ve", rng)
     nouns = tuple(dict.fromkeys((*relation.nouns, *_items(lines["n"]))))
     held_says, held_asks = _held(relation.held_says), _held(relation.held_asks)
     return Wordings(
-        _groups(says, False, held_says, rng),
-        _groups(asks, True, held_asks, rng),
+        _balanced(_groups(says, False, held_says, rng), _groups(verb_says, False, held_says, rng)),
+        _balanced(_groups(asks, True, held_asks, rng), _groups(verb_asks, True, held_asks, rng)),
         nouns,
         _descriptions(relation, lines, nouns, person),
         _by_value(relation, lines, nouns),

@@ -119,8 +119,9 @@ def test_a_varied_wording_is_never_a_held_out_one(prose):
 
 def test_every_relation_has_many_training_wordings():
     for name, wordings in training_wordings().items():
-        assert len(wordings.says) >= 25 and len(wordings.asks) >= 25, name
-        assert sum(map(len, wordings.says)) >= 100 and sum(map(len, wordings.asks)) >= 100, name
+        says, asks = set(wordings.says), set(wordings.asks)  # variants of one line each
+        assert len(says) >= 25 and len(asks) >= 25, name
+        assert sum(map(len, says)) >= 100 and sum(map(len, asks)) >= 100, name
         assert not any(re.search(r"[()|]|TAIL|TELL|WH|PREP", text) for g in wordings.asks for text in g), name
 
 
