@@ -21,8 +21,9 @@ from .tokenizer import name_pieces
 PADDING, CONTEXT, QUESTION, FACT, TWO_HOP, NONE, QUOTE, FIRST = range(8)
 KIND_NAMES = ("padding", "context", "question", "fact", "two_hop", "none", "quote", "first")
 # FIRST is the first token of a fact's answer: it alone decides which fact is meant, the rest continues it. Giving up
-# weighs less, lest it become the answer to every question in unfamiliar words.
-LOSS_WEIGHTS = (0.0, 0.05, 0.02, 1.0, 1.0, 0.5, 0.3, 3.0)
+# weighs less, lest it become the answer to every question in unfamiliar words. Contexts are full of arbitrary words
+# that nothing can predict, so they weigh little.
+LOSS_WEIGHTS = (0.0, 0.03, 0.02, 1.0, 1.0, 0.5, 0.3, 3.0)
 ANSWER_KINDS = {"fact": FACT, "two_hop": TWO_HOP, "none": NONE, "quote": QUOTE, "blank": QUOTE}
 
 # Share of the run at which a stage ends, then (row length, fewest chunks, most chunks, share of rows).

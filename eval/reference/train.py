@@ -104,7 +104,7 @@ def score(
             if best == answer_ids:
                 matched.add(index)
             else:
-                given.setdefault(index, tokenizer.decode(best))
+                given.setdefault(index, tokenizer.decode(best).replace("\n", "\\n"))
     if misses is not None:
         for index, said in given.items():
             if index not in matched:
