@@ -329,7 +329,7 @@ def _processor() -> str:
 def _described(model: GDNModel) -> dict[str, Any]:
     types = model.layer_types
     return {
-        "name": str(model.folder) if model.folder is not None else "in memory",
+        "name": model.folder.name if model.folder is not None else "in memory",
         "class": type(model.hf).__name__,
         "parameters": sum(parameter.numel() for parameter in model.hf.parameters()),
         "gdn_layers": types.count("linear_attention"),
