@@ -1,0 +1,33 @@
+"""The same promises on a CUDA device. Run with `make gpu-test`; skipped, with the reason, where there is none."""
+
+import pytest
+
+from linearkv import Engine, Settings, compose
+from linearkv.models import load_model
+
+pytestmark = pytest.mark.gpu
+
+
+def relative(actual, expected):
+    return float((actual - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-4), ("bfloat16", 5e-2)])
+@pytest.mark.parametrize("kind", ["qwen3_5", "qwen3_5_moe", "qwen3_next"])
+def test_one_chunk_behind_its_prefix_is_exact(tiny_checkpoint, kind, dtype, bound):
+    model = load_model(tiny_checkpoint(kind), device="cuda", dtype=dtype)
+    prefix = model.prefill_prefix(range(3, 20))
+    chunks = [list(range(5, 5 + length)) for length in (1, 3, 63, 64, 65, 200)]
+    for ids, state in zip(chunks, model.prefill_chunks(prefix, chunks), strict=True):
+        full = model.logits(model.prefill(ids, after=compose(prefix, [])), range(7, 16))
+        assert relative(model.logits(compose(prefix, [state]), range(7, 16)), full) < bound, len(ids)
+
+
+def test_an_engine_indexes_and_answers_on_the_device(tiny_checkpoint, corpus, tmp_path):
+    settings = Settings(chunk_tokens=256)
+    with Engine.open(tmp_path / "store", tiny_checkpoint("qwen3_5"), device="cuda", settings=settings) as engine:
+        assert engine.index(corpus).prefilled == 8
+        first = engine.query("Who recast the bell?", k=4, max_new_tokens=8)
+    with Engine.open(tmp_path / "store", tiny_checkpoint("qwen3_5"), device="cuda", settings=settings) as engine:
+        again = engine.query("Who recast the bell?", k=4, max_new_tokens=8)
+    assert (first.text, first.cache.hits) == (again.text, again.cache.hits) == (first.text, 4)
