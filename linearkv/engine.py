@@ -26,6 +26,7 @@ from linearkv.retrieval.decoding import clean
 from linearkv.retrieval.store import FILE
 from linearkv.settings import Settings
 from linearkv.state_cache import ChunkTokens, StateCache
+from linearkv.states import PrefixState
 from linearkv.tenants import open_tenant, tenant_folder
 
 _log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Engine:
         settings: Settings,
         store: Path,
         tenant: str,
+        prefix: PrefixState,
         owner: str,
         refusal: str,
     ) -> None:
@@ -69,7 +71,7 @@ class Engine:
         self._retriever = retriever
         self._owner = owner  # what the catalogue says of whose it is
         self._refusal = refusal  # why nothing may be written; empty where it may
-        self._prefix = model.prefill_prefix(prompt.prefix_ids)
+        self._prefix = prefix
 
     @classmethod
     def open(
@@ -154,17 +156,18 @@ class Engine:
         identity = identify(model)
         check_canary(model, identity, pages, opened.secret)
         conditioned = conditioning == "prefix"
+        prefix = model.prefill_prefix(prompt.prefix_ids)
         states = StateCache(
             model,
             identity,
             pages,
             opened.secret,
-            model.prefill_prefix(prompt.prefix_ids) if conditioned else model.empty_prefix(),
+            prefix if conditioned else model.empty_prefix(),
             conditioned=conditioned,
             policy=settings.storage,
             batch_tokens=settings.batch_tokens,
         )
-        return cls(model, prompt, retriever, states, settings, store, tenant, owner, refusal)
+        return cls(model, prompt, retriever, states, settings, store, tenant, prefix, owner, refusal)
 
     def __enter__(self) -> "Engine":
         return self

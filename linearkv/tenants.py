@@ -28,6 +28,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from linearkv.cache.files import sync_folder
 from linearkv.cache.pages import SECRET_BYTES
 from linearkv.errors import LinearKVError, StoreMismatchError, StoreReadOnlyError
 
@@ -136,7 +137,7 @@ def destroy_tenant(store: Path | str, name: str) -> bool:
         raise StoreReadOnlyError(
             f"Tenant {name!r} could not be destroyed: {folder.parent} is not writable ({error.strerror})."
         ) from error
-    _sync(folder.parent)
+    sync_folder(folder.parent)
     try:
         (doomed / _SECRET).unlink(missing_ok=True)
         shutil.rmtree(doomed)
@@ -171,15 +172,15 @@ def _create(folder: Path, secret: bytes | None) -> None:
             _write(new / _SECRET, _SECRET_MARK, secrets.token_bytes(SECRET_BYTES))
         else:
             _write(new / _CHECK, _CHECK_MARK, _check_value(secret))
-        _sync(new)
+        sync_folder(new)
         try:
             new.rename(folder)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
             shutil.rmtree(new)
-        _sync(folder.parent)
-        _sync(folder.parent.parent)
+        sync_folder(folder.parent)
+        sync_folder(folder.parent.parent)
     except (NotADirectoryError, FileExistsError) as error:
         blocking = next(path for path in (folder.parent, *folder.parents) if path.exists() and not path.is_dir())
         raise StoreReadOnlyError(
@@ -274,15 +275,3 @@ def _clean(folder: Path) -> None:
             continue
         if old:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # file systems that cannot synchronise folders say so with this
-            raise
-    finally:
-        os.close(descriptor)

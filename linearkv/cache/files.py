@@ -72,6 +72,18 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
+def sync_folder(folder: Path, fsync: Callable[[int], None] = os.fsync) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # file systems that cannot synchronise folders say so with this
+            raise
+    finally:
+        os.close(descriptor)
+
+
 class FileStore:
     """A `PageStore` in a folder.
 
@@ -469,14 +481,7 @@ class FileStore:
         return shard, None
 
     def _sync_folder(self, folder: Path) -> None:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self._fsync(descriptor)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # file systems that cannot synchronise folders say so with this
-                raise
-        finally:
-            os.close(descriptor)
+        sync_folder(folder, self._fsync)
 
     def _make_folder(self, folder: Path) -> None:
         """Make a folder inside ours, durably; something else of that name is moved to quarantine."""
