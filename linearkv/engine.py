@@ -222,8 +222,8 @@ class Engine:
                     progress("prefilling", done, synced.chunks)
 
             filled = self.states.fill(map(self._chunk_tokens, self._retriever.iter_chunks()), count)
-            if synced.removed or synced.updated:
-                self._drop_states_of_removed_text()
+            # Every time: an earlier run may have been killed after the text went and before its states did.
+            self._drop_states_of_removed_text()
         return IndexReport(
             documents=synced.documents,
             chunks=synced.chunks,

@@ -228,6 +228,27 @@ def test_states_of_removed_text_are_removed(open_engine, corpus):
     assert len(page_files(engine)) == before - 1
 
 
+def test_states_that_an_interrupted_removal_left_go_with_the_next_run(open_engine, corpus):
+    engine = open_engine()
+    engine.index(corpus)
+    before = len(page_files(engine))
+    (corpus / "rope0.md").unlink()
+    engine._retriever.sync(corpus, leave_out=[engine.store])  # the text is gone, and the process dies here
+    assert len(page_files(engine)) == before
+    assert engine.index(corpus).removed == 0
+    assert len(page_files(engine)) == before - 1
+
+
+def test_states_of_a_replaced_document_are_removed(open_engine, corpus):
+    engine = open_engine()
+    (corpus / "rope0.md").write_text("---\nid: rope\n---\n# The rope\n\nThe blue rope is forty metres long.\n")
+    engine.index(corpus)
+    before = len(page_files(engine))
+    (corpus / "rope1.md").write_text("---\nid: rope-2\nreplaces: rope\n---\n# The rope\n\nThe rope was sold.\n")
+    assert engine.index(corpus).added == 1
+    assert len(page_files(engine)) == before
+
+
 def test_remove_takes_documents_and_states(open_engine, corpus):
     engine = open_engine()
     engine.index(corpus)
