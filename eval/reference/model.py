@@ -36,16 +36,18 @@ def reference_config(vocab_size: int, **overrides: Any) -> Qwen3_5TextConfig:
         "linear_conv_kernel_dim": 4,
         "full_attention_interval": 4,
         "max_position_embeddings": 8192,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 10000.0,
-            "partial_rotary_factor": 0.5,
-            "mrope_section": [6, 5, 5],
-            "mrope_interleaved": True,
-        },
         "tie_word_embeddings": True,
+    } | overrides
+    frequencies = settings["head_dim"] // 4
+    third = frequencies // 3
+    rope = {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5,
+        "mrope_section": [frequencies - 2 * third, third, third],
+        "mrope_interleaved": True,
     }
-    return Qwen3_5TextConfig(**(settings | overrides))
+    return Qwen3_5TextConfig(**({"rope_parameters": rope} | settings))
 
 
 # Only the scan over blocks, the attention and the short convolution depend on how tokens are cut into rows. Everything
@@ -338,8 +340,17 @@ class Layer(nn.Module):
         self.input_layernorm = Weight(config.hidden_size)
         self.post_attention_layernorm = Weight(config.hidden_size)
 
-    def forward(self, x: Tensor, rows: int, since_start: Tensor, cos: Tensor, sin: Tensor, run: Functions) -> Tensor:
-        """x [M, hidden] fp32, M = rows * length -> the same."""
+    def forward(
+        self,
+        x: Tensor,
+        rows: int,
+        since_start: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        run: Functions,
+        forgotten: Tensor | None = None,
+    ) -> Tensor:
+        """x [M, hidden] fp32, M = rows * length -> the same. `forgotten` as in `ReferenceModel.hidden`."""
         rest = self.mlp
         mlp = (
             self.post_attention_layernorm.weight,
@@ -362,6 +373,9 @@ class Layer(nn.Module):
         )
         heads, blocks = write.shape[:2]
         cut = (heads * rows, blocks // rows)
+        if forgotten is not None:
+            kept_blocks = ~forgotten.reshape(1, blocks, 1, 1)
+            block_decay, write = block_decay * kept_blocks, write * kept_blocks
         states = _Scan.apply(block_decay.view(*cut, g.key_dim, g.key_dim), write.view(*cut, g.key_dim, g.value_dim))
         return run.after_scan(x, states.view_as(write), *kept, g.norm.weight, g.out_proj.weight, mlp, self.compute)
 
@@ -407,7 +421,7 @@ class ReferenceModel(nn.Module):
         powers = torch.arange(0, rotary, 2, dtype=torch.float) / rotary
         self.register_buffer("frequencies", rope["rope_theta"] ** -powers, persistent=False)
 
-    def hidden(self, ids: Tensor, start: Tensor | None = None) -> Tensor:
+    def hidden(self, ids: Tensor, start: Tensor | None = None, forgotten: Tensor | None = None) -> Tensor:
         """Final normalised hidden states.
 
         Parameters
@@ -416,6 +430,8 @@ class ReferenceModel(nn.Module):
             T is a multiple of 64 (pad on the right).
         start : Tensor [B] int64, optional
             Position of the first token of each row.
+        forgotten : Tensor [B, T / 64] bool, optional
+            Blocks of 64 tokens after which every recurrent state is zero: an ablation, to see what the states carry.
 
         Returns
         -------
@@ -430,7 +446,7 @@ class ReferenceModel(nn.Module):
         cos, sin = torch.cat([angle.cos()] * 2, -1), torch.cat([angle.sin()] * 2, -1)
         x = self.model.embed_tokens(ids.reshape(-1))
         for layer in self.model.layers:
-            x = layer(x, rows, since_start, cos, sin, self.run)
+            x = layer(x, rows, since_start, cos, sin, self.run, forgotten)
         return self.run.norm(x, self.model.norm.weight)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Trains the reference model: `python -m linearkv.eval.reference.train --out DIR --minutes N --prose DIR`.
 
-One command makes the tokenizer, trains on one GPU (or several, under `torch.distributed.run`; or slowly on a CPU with
-`--tiny`), scores held-out questions by full prefill, and writes a folder that `Qwen3_5ForCausalLM.from_pretrained`
+One command makes the tokenizer, trains on one GPU (or several, under `torch.distributed.run`; or a far smaller model on a CPU
+with `--config`), scores held-out questions by full prefill, and writes a folder that `Qwen3_5ForCausalLM.from_pretrained`
 loads. Training is ordinary next-token prediction over whole contexts; composed states never occur in it.
 """
 
@@ -26,14 +26,13 @@ from torch import Tensor, nn
 
 from .batches import CONTEXT, KIND_NAMES, LOSS_WEIGHTS, ROW_LENGTHS_DIVIDE, Batches, loader
 from .generator import HeldOut, Question
-from .model import ReferenceModel, reference_config
+from .model import BLOCK, ReferenceModel, reference_config
 from .muon import Muon
 from .prompt import END_OF_TEXT, answer_text, chunk_text, prefix_text, suffix_text
 from .prose import Prose
 from .tokenizer import save_tokenizer, train_tokenizer
 from .wordings import training_wordings
 
-TINY: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
 EVALUATION_LENGTH = 1536  # one of the training row lengths, so that scoring compiles nothing new
 
 
@@ -60,12 +59,12 @@ class Score:
         return f"{self.rate:.3f} [{low:.3f}, {high:.3f}] of {self.total}"
 
 
-def question_ids(tokenizer: Tokenizer, question: Question, system: bool = True) -> list[int]:
-    """Token ids up to where the answer begins, every piece tokenised alone."""
+def question_ids(tokenizer: Tokenizer, question: Question, system: bool = True) -> tuple[list[int], list[int]]:
+    """Token ids of the documents, and of the question up to where the answer begins; every piece tokenised alone."""
     pieces = [prefix_text()] if system else []
     pieces += [chunk_text(heading, text) for heading, text in question.chunks]
-    pieces.append(suffix_text(question.question))
-    return [token for encoding in tokenizer.encode_batch_fast(pieces) for token in encoding.ids]
+    *documents, asked = tokenizer.encode_batch_fast([*pieces, suffix_text(question.question)])
+    return [token for encoding in documents for token in encoding.ids], asked.ids
 
 
 def score(
@@ -75,30 +74,37 @@ def score(
     rows: int,
     length: int,
     misses: list[str] | None = None,
+    forget: bool = False,
 ) -> Score:
     """Greedy exact match by full prefill.
 
     Greedy decoding gives an accepted answer if and only if every one of its tokens is the most likely one given those
-    before it, so each accepted answer takes one forward pass.
+    before it, so each accepted answer takes one forward pass. With `forget`, the recurrent states are zero where the
+    question begins, so that only attention remembers the documents.
     """
     device = model.model.embed_tokens.weight.device
     pad = tokenizer.token_to_id(END_OF_TEXT) or 0
     cases = []
     for index, question in enumerate(questions):
-        context = question_ids(tokenizer, question)
+        documents, asked = question_ids(tokenizer, question)
+        if forget:
+            documents = [pad] * (-len(documents) % BLOCK) + documents
+        context = documents + asked
         for answer in question.answers:
             answer_ids = tokenizer.encode(answer_text(answer)).ids
             if len(context) + len(answer_ids) <= length:
-                cases.append((index, context, answer_ids))
+                cases.append((index, context, answer_ids, len(documents) // BLOCK - 1))
     matched: set[int] = set()
     given: dict[int, str] = {}
     for first in range(0, len(cases), rows):
         part = cases[first : first + rows]
         ids = torch.full((rows, length), pad, dtype=torch.int64)
-        for row, (_, context, answer_ids) in enumerate(part):
+        forgotten = torch.zeros(rows, length // BLOCK, dtype=torch.bool)
+        for row, (_, context, answer_ids, last) in enumerate(part):
             ids[row, : len(context) + len(answer_ids)] = torch.tensor(context + answer_ids)
-        hidden = model.hidden(ids.to(device)).detach().view(rows, length, -1)
-        for row, (index, context, answer_ids) in enumerate(part):
+            forgotten[row, last] = True
+        hidden = model.hidden(ids.to(device), forgotten=forgotten.to(device) if forget else None).detach().view(rows, length, -1)
+        for row, (index, context, answer_ids, _) in enumerate(part):
             places = slice(len(context) - 1, len(context) + len(answer_ids) - 1)
             best = model.logits(hidden[row, places]).argmax(-1).tolist()
             if best == answer_ids:
@@ -137,7 +143,7 @@ class Trainer:
         cuda = self.device.type == "cuda"
         torch.manual_seed(args.seed)
         torch.set_float32_matmul_precision("high")
-        config = reference_config(tokenizer.get_vocab_size(), **(TINY if args.tiny else {}))
+        config = reference_config(tokenizer.get_vocab_size(), **args.config)
         compute = torch.bfloat16 if cuda else torch.float32
         self.model = ReferenceModel(config, compute, compiled=cuda and not args.eager)
         if args.init:
@@ -286,6 +292,8 @@ class Trainer:
             )
             for miss in misses[: 40 if final else 4]:
                 self.log(f"  missed: {miss}")
+            forgetful = score(self.model, self.tokenizer, questions, rows, EVALUATION_LENGTH, forget=True)
+            self.log(f"  with the recurrent states zeroed before the question: {forgetful}")
         self.log(f"held out ({'final' if final else 'interim'}, full prefill, exact match): {json.dumps(results)}")
         return results
 
@@ -358,7 +366,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--init", type=Path, help="folder of a checkpoint to go on from")
     parser.add_argument("--curriculum-from", type=float, default=0.0, help="share of the curriculum to begin at")
     parser.add_argument("--eager", action="store_true", help="do not compile")
-    parser.add_argument("--tiny", action="store_true", help="a far smaller model, to try the recipe on a CPU")
+    parser.add_argument("--config", type=json.loads, default={}, help="settings to change, as a JSON object")
     args = parser.parse_args(argv)
     args.out.mkdir(parents=True, exist_ok=True)
     if args.tokens % ROW_LENGTHS_DIVIDE:
@@ -379,7 +387,7 @@ def main(argv: list[str] | None = None) -> None:
     trainer.run(prose)
     if trainer.rank == 0:
         parts = [args.out / f"weights-{number}.safetensors" for number in (0, 1)]
-        export(parts, tokenizer, args.out / "reference", **(TINY if args.tiny else {}))
+        export(parts, tokenizer, args.out / "reference", **args.config)
 
 
 if __name__ == "__main__":

@@ -298,7 +298,8 @@ def test_the_shipped_weights_give_the_twins_logits(tokenizer):
     assert isinstance(model.config, Qwen3_5TextConfig)
     assert (model.config.linear_key_head_dim, model.config.linear_value_head_dim) == (64, 64)
     twin = load_reference(FOLDER)
-    ids = torch.tensor([question_ids(tokenizer.backend_tokenizer, HeldOut(4).questions(1, chunks=2)[0])])
+    documents, asked = question_ids(tokenizer.backend_tokenizer, HeldOut(4).questions(1, chunks=2)[0])
+    ids = torch.tensor([documents + asked])
     padded = torch.nn.functional.pad(ids, (0, -ids.shape[1] % 64))
     with torch.no_grad():
         ours, theirs = twin(padded)[:, : ids.shape[1]], model(ids).logits
