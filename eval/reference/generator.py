@@ -653,7 +653,7 @@ class ContextMaker:
         """A context of chunks of about the given lengths. `fact_share` scales how many facts a chunk holds."""
         context = Context()
         if self.loose:
-            self.loose.level = rng.choice((0.0, 0.0, 0.3, 0.3, 0.7, 1.0))
+            self.loose.level = rng.choice((0.0, 0.3, 0.6, 1.0, 1.0))
         pool = rng.sample(RELATIONS, rng.randint(4, 14))
         kinds = rng.sample(KINDS, rng.randint(2, 6)) if rng.random() < 0.5 else list(KINDS)
         taken: set[tuple[str, str]] = set()

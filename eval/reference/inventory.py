@@ -382,6 +382,12 @@ def held_out_words() -> frozenset[str]:
     return frozenset(word.lower() for halves in LISTS.values() for word in halves[1]) - train
 
 
+def spliced(words: tuple[str, ...], rng: random.Random) -> str:
+    """The head of one word and the tail of another: it begins with pieces that few whole words begin with."""
+    head, tail = rng.choice(words), rng.choice(words)
+    return head[: rng.randint(1, 4)] + tail[rng.randint(1, 3) :][-6:]
+
+
 class Inventory:
     """Draws names and values of one half.
 
@@ -580,13 +586,16 @@ class Inventory:
             return "".join(parts).capitalize()
         while True:
             style = rng.random()
-            if style < 0.3:
+            if style < 0.2:
                 word = self._syllables(rng)
-            elif self.beginnings and style < 0.55:
-                word = rng.choice(self.beginnings) + (rng.choice(self.vocabulary) if rng.random() < 0.7 else "")
-            elif self.vocabulary and style < 0.75:
+            elif self.vocabulary and style < 0.4:
+                word = spliced(self.vocabulary, rng)
+            elif self.beginnings and style < 0.65:
+                more = self.pieces if rng.random() < 0.5 else self.vocabulary
+                word = rng.choice(self.beginnings) + (rng.choice(more) if rng.random() < 0.75 else "")
+            elif self.vocabulary and style < 0.8:
                 word = rng.choice(self.vocabulary) + (rng.choice(self.vocabulary) if rng.random() < 0.6 else "")
-            elif style < 0.88:
+            elif style < 0.9:
                 word = "".join(
                     rng.choice("bcdfghjklmnprstvwz") + rng.choice(("a", "e", "i", "o", "u", "ou", "ai", "ee", "y"))
                     for _ in range(rng.randint(2, 3))
@@ -647,7 +656,7 @@ class Inventory:
         )
         if self.held_out:
             return f"{rng.choice(self.lists['first'])} {last}"
-        first = rng.choice(self.lists["first"]) if rng.random() < 0.35 else self.coined(rng)
+        first = rng.choice(self.lists["first"]) if rng.random() < 0.2 else self.coined(rng)
         if rng.random() < 0.15:
             first = rng.choice(
                 (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from .inventory import Inventory, held_out_words
+from .inventory import Inventory, held_out_words, spliced
 from .prose import Prose
 from .wordings import (
     EP_ASK,
@@ -200,8 +200,12 @@ class LooseLanguage:
         return rng.random() < share * self.level
 
     def word(self, rng: random.Random) -> str:
-        if self.pieces and rng.random() < 0.35:
-            if rng.random() < 0.4:
+        style = rng.random()
+        if style < 0.3:
+            made = spliced(self.words, rng)
+            return made if made not in self.held else rng.choice(self.words)
+        if self.pieces and style < 0.6:
+            if rng.random() < 0.35:
                 return rng.choice(self.pieces)
             made = rng.choice(self.all_pieces) + rng.choice(self.all_pieces)
             return made if made not in self.held else rng.choice(self.pieces)

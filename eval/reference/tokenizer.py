@@ -95,7 +95,7 @@ def name_pieces(tokenizer: Tokenizer) -> tuple[str, ...]:
         sorted(
             token
             for token in tokenizer.get_vocab()
-            if token.isascii() and token.isalpha() and token[1:].islower() and 2 <= len(token) <= 7
+            if token.isascii() and token.isalpha() and token[1:] == token[1:].lower() and len(token) <= 7
         )
     )
 

@@ -1,8 +1,9 @@
 """Trains the reference model: `python -m linearkv.eval.reference.train --out DIR --minutes N --prose DIR`.
 
-One command makes the tokenizer, trains on one GPU (or several, under `torch.distributed.run`; or a far smaller model on a CPU
-with `--config`), scores held-out questions by full prefill, and writes a folder that `Qwen3_5ForCausalLM.from_pretrained`
-loads. Training is ordinary next-token prediction over whole contexts; composed states never occur in it.
+One command makes the tokenizer, trains on one GPU (or several, under `torch.distributed.run`; or a far smaller model on
+a CPU with `--config`), scores held-out questions by full prefill, and writes a folder that
+`Qwen3_5ForCausalLM.from_pretrained` loads. Training is ordinary next-token prediction over whole contexts; composed
+states never occur in it.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ def score(
         for row, (_, context, answer_ids, last) in enumerate(part):
             ids[row, : len(context) + len(answer_ids)] = torch.tensor(context + answer_ids)
             forgotten[row, last] = True
-        hidden = model.hidden(ids.to(device), forgotten=forgotten.to(device) if forget else None).detach().view(rows, length, -1)
+        hidden = model.hidden(ids.to(device), forgotten=forgotten.to(device) if forget else None).detach()
+        hidden = hidden.view(rows, length, -1)
         for row, (index, context, answer_ids, _) in enumerate(part):
             places = slice(len(context) - 1, len(context) + len(answer_ids) - 1)
             best = model.logits(hidden[row, places]).argmax(-1).tolist()

@@ -1542,13 +1542,13 @@ def _third(word: str) -> str:
         return {"be": "is", "have": "has"}[word]
     if word.endswith(("s", "sh", "ch", "x", "z", "o")):
         return word + "es"
-    return word[:-1] + "ies" if word.endswith("y") and word[-2] not in "aeiou" else word + "s"
+    return word[:-1] + "ies" if word.endswith("y") and word[-2:-1] not in "aeiou" else word + "s"
 
 
 def _regular(word: str, ending: str) -> str:
     if word.endswith("e"):
         return word + "d" if ending == "ed" else word + ending if word.endswith("ee") else word[:-1] + ending
-    if ending == "ed" and word.endswith("y") and word[-2] not in "aeiou":
+    if ending == "ed" and word.endswith("y") and word[-2:-1] not in "aeiou":
         return word[:-1] + "ied"
     doubled = word in ("ship", "stop", "admit", "permit", "fit", "cut", "put", "let", "set", "run", "get",
                        "begin", "shut", "plan", "cap", "submit", "control", "stack up", "sit")  # fmt: skip

@@ -287,6 +287,22 @@ def test_the_twin_computes_what_transformers_computes():
         assert (parameter.grad - reference).norm() < 1e-3 * reference.norm(), name
 
 
+def test_forgotten_blocks_leave_nothing_in_the_recurrent_states():
+    torch.manual_seed(0)
+    config = reference_config(300, hidden_size=64, intermediate_size=96, num_hidden_layers=2)
+    assert set(config.layer_types) == {"linear_attention"}
+    twin = ReferenceModel(config)
+    ids = torch.randint(0, 300, (1, 256))
+    other = ids.clone()
+    other[:, :64] = torch.randint(0, 300, (1, 64))  # far from the seam, so that the convolution does not see it
+    forgotten = torch.tensor([[False, True, False, False]])
+    with torch.no_grad():
+        kept = [twin.hidden(row)[128:] for row in (ids, other)]
+        lost = [twin.hidden(row, forgotten=forgotten)[128:] for row in (ids, other)]
+    assert (kept[0] - kept[1]).abs().max() > 1e-3
+    assert torch.equal(lost[0], lost[1])
+
+
 def test_the_folder_is_small_and_complete():
     names = {path.name for path in FOLDER.iterdir() if path.is_file()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "generation_config.json", "README.md"} <= names
