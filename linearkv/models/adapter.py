@@ -16,6 +16,9 @@ from linearkv.states import TAIL, ChunkState, Context, PrefixState
 
 TokenIds = Sequence[int] | torch.Tensor
 
+BATCH_TOKENS = 16384
+"""Tokens, those of the contexts included, that one forward pass over several sequences holds at most."""
+
 
 class GDNModel:
     """A loaded checkpoint. Made by `linearkv.models.load_model`; keeps no state between calls.
@@ -135,25 +138,63 @@ class GDNModel:
                 on_batch(len(batch))
         return [state for state in states if state is not None]
 
-    @torch.inference_mode()
     def prefill(self, token_ids: TokenIds, after: Context | None = None) -> Context:
         """Prefills `token_ids` for real, from the start or behind `after`, and returns the context that follows."""
-        ids = self._token_ids(token_ids)
-        start = after if after is not None else self.empty_context()
-        if not len(ids):
-            return start
-        cache = self._cache(start)
-        self._run(ids[None], cache)
-        return self._context(cache, start.length + len(ids))
+        return self.prefill_many([token_ids], [after])[0]
 
     @torch.inference_mode()
+    def prefill_many(
+        self, sequences: Sequence[TokenIds], after: Sequence[Context | None] | None = None
+    ) -> list[Context]:
+        """`prefill` of each sequence behind its own context; those of equal lengths share a forward pass."""
+        starts = [start if start is not None else self.empty_context() for start in after or [None] * len(sequences)]
+        contexts = list(starts)
+        for rows, ids in self._batches_of_equals(starts, sequences, allow_empty=True):
+            if ids.shape[1]:
+                cache = self._cache([starts[row] for row in rows])
+                self._run(ids, cache)
+                for place, row in enumerate(rows):
+                    contexts[row] = self._context(cache, place, starts[row].length + ids.shape[1])
+        return contexts
+
     def logits(self, context: Context, token_ids: TokenIds) -> torch.Tensor:
         """Logits after each of `token_ids`, which follow `context`: `[T, vocab]` float32."""
-        ids = self._token_ids(token_ids)
-        if not len(ids):
-            raise LinearKVError("logits need at least one token")
-        hidden = self._run(ids[None], self._cache(context))
-        return self.hf.lm_head(hidden)[0].float()
+        return self.logits_many([context], [token_ids])[0]
+
+    @torch.inference_mode()
+    def logits_many(self, contexts: Sequence[Context], sequences: Sequence[TokenIds]) -> list[torch.Tensor]:
+        """`logits` of each sequence behind its own context; those of equal lengths share a forward pass."""
+        logits: list[torch.Tensor] = [torch.empty(0)] * len(sequences)
+        for rows, ids in self._batches_of_equals(contexts, sequences):
+            hidden = self._run(ids, self._cache([contexts[row] for row in rows]))
+            for place, row in enumerate(rows):
+                logits[row] = self.hf.lm_head(hidden[place]).float()
+        return logits
+
+    @torch.inference_mode()
+    def generate_many(
+        self,
+        contexts: Sequence[Context],
+        sequences: Sequence[TokenIds],
+        max_new_tokens: int,
+        *,
+        stop: Sequence[int] = (),
+    ) -> list[list[int]]:
+        """Greedy `generate` behind each context; those of equal lengths are decoded together."""
+        answers: list[list[int]] = [[] for _ in sequences]
+        for rows, ids in self._batches_of_equals(contexts, sequences):
+            cache = self._cache([contexts[row] for row in rows])
+            running = set(rows)
+            for _ in range(max_new_tokens):
+                ids = self.hf.lm_head(self._run(ids, cache)[:, -1]).float().argmax(-1, keepdim=True)
+                for row, token in zip(rows, ids[:, 0].tolist(), strict=True):
+                    if token in stop:
+                        running.discard(row)
+                    if row in running:
+                        answers[row].append(token)
+                if not running:
+                    break
+        return answers
 
     def generate(
         self,
@@ -182,7 +223,7 @@ class GDNModel:
         ids = self._token_ids(token_ids)
         if not len(ids):
             raise LinearKVError("generation needs at least one token behind the context")
-        cache = self._cache(context)
+        cache = self._cache([context])
         for _ in range(max_new_tokens):
             # The block ends before the yield: inference mode must not leak into the caller's code.
             with torch.inference_mode():
@@ -203,7 +244,7 @@ class GDNModel:
     def _prefill_batch(self, prefix: PrefixState, ids: list[torch.Tensor]) -> Iterator[ChunkState]:
         lengths = torch.tensor([len(chunk) for chunk in ids], device=self.device)
         padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
-        cache = self._cache(compose(prefix, []), batch=len(ids))
+        cache = self._cache([compose(prefix, [])] * len(ids))
         with Capture(self.gdn_layers, self.attention_layers, lengths, prefix.conv_tail) as captured:
             self._run(padded, cache)
         transition, update = captured.transition, captured.update
@@ -225,30 +266,50 @@ class GDNModel:
         output = self.hf.model(input_ids=ids, use_cache=True, **{self._cache_argument: cache})
         return output.last_hidden_state
 
-    def _cache(self, context: Context, batch: int = 1) -> DynamicCache:
-        """A transformers cache that stands right after `context`, the same for every sequence of the batch."""
+    def _cache(self, contexts: Sequence[Context]) -> DynamicCache:
+        """A transformers cache that stands right after `contexts`, one per sequence of the batch, all of one length."""
         cache = DynamicCache(config=self.config)
-        if not context.length:
+        if not contexts[0].length:
             return cache
         for row, layer in enumerate(self._gdn_index):
             # Through the cache's own methods: a state assigned from outside is silently ignored.
             kernel = self.gdn_layers[row].conv_kernel_size
-            tail = context.conv_tail[row].expand(batch, -1, -1)
+            tail = torch.stack([context.conv_tail[row] for context in contexts])
             cache.update_conv_state(tail, layer, conv_kernel_size=kernel)
-            cache.update_recurrent_state(context.recurrent[row].expand(batch, -1, -1, -1), layer)
+            cache.update_recurrent_state(torch.stack([context.recurrent[row] for context in contexts]), layer)
         for row, layer in enumerate(self._attention_index):
-            key, value = (t[row].transpose(0, 1).expand(batch, -1, -1, -1) for t in (context.key, context.value))
+            key = torch.stack([context.key[row].transpose(0, 1) for context in contexts])
+            value = torch.stack([context.value[row].transpose(0, 1) for context in contexts])
             cache.update(key, value, layer)
         return cache
 
-    def _context(self, cache: Any, length: int) -> Context:
-        conv = [cache.layers[i].conv_states[0][0, :, -TAIL:] for i in self._gdn_index]
-        key = [cache.layers[i].keys[0].transpose(0, 1) for i in self._attention_index]
-        value = [cache.layers[i].values[0].transpose(0, 1) for i in self._attention_index]
-        return Context(self._recurrent(cache), torch.stack(conv), torch.stack(key), torch.stack(value), length)
+    def _context(self, cache: Any, row: int, length: int) -> Context:
+        conv = [cache.layers[i].conv_states[0][row, :, -TAIL:] for i in self._gdn_index]
+        key = [cache.layers[i].keys[row].transpose(0, 1) for i in self._attention_index]
+        value = [cache.layers[i].values[row].transpose(0, 1) for i in self._attention_index]
+        return Context(self._recurrent(cache, row), torch.stack(conv), torch.stack(key), torch.stack(value), length)
 
-    def _recurrent(self, cache: Any) -> torch.Tensor:
-        return torch.stack([cache.layers[i].recurrent_states[0][0].float() for i in self._gdn_index])
+    def _recurrent(self, cache: Any, row: int = 0) -> torch.Tensor:
+        return torch.stack([cache.layers[i].recurrent_states[0][row].float() for i in self._gdn_index])
+
+    def _batches_of_equals(
+        self, contexts: Sequence[Context], sequences: Sequence[TokenIds], allow_empty: bool = False
+    ) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """(rows, ids `[B, T]`) for sequences that are as long as each other, behind contexts that are; few enough that
+        the tokens and their contexts stay within `BATCH_TOKENS`."""
+        if len(contexts) != len(sequences):
+            raise ValueError(f"{len(contexts)} contexts for {len(sequences)} sequences")
+        groups: dict[tuple[int, int], list[tuple[int, torch.Tensor]]] = {}
+        for row, (context, sequence) in enumerate(zip(contexts, sequences, strict=True)):
+            ids = self._token_ids(sequence)
+            if not len(ids) and not allow_empty:
+                raise LinearKVError("at least one token must follow the context")
+            groups.setdefault((context.length, len(ids)), []).append((row, ids))
+        for (before, length), members in groups.items():
+            most = max(1, BATCH_TOKENS // max(1, before + length))
+            for first in range(0, len(members), most):
+                batch = members[first : first + most]
+                yield [row for row, _ in batch], torch.stack([ids for _, ids in batch])
 
     def _token_ids(self, token_ids: TokenIds) -> torch.Tensor:
         try:

@@ -210,6 +210,44 @@ def test_prefill_in_pieces_is_prefill_in_one(kind, tiny_model, assert_close):
         assert_close(part, getattr(whole, part), getattr(context, part), 1e-5)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_at_once_give_what_each_gives_alone(kind, tiny_model, assert_close, monkeypatch):
+    model = tiny_model(kind)
+    texts = [random_ids(length, seed) for seed, length in enumerate((70, 70, 5, 70, 131))]
+    asked = [random_ids(length, 9 + length) for length in (8, 8, 8, 3, 8)]
+    alone = [model.prefill(text) for text in texts]
+    for most in (1, 200, 16384):  # one row a batch, two, all
+        monkeypatch.setattr("linearkv.models.adapter.BATCH_TOKENS", most)
+        together = model.prefill_many(texts)
+        for one, other in zip(alone, together, strict=True):
+            for name in ("recurrent", "conv_tail", "key", "value"):
+                assert_close(name, getattr(one, name), getattr(other, name), 1e-5)
+        further = model.prefill_many(asked, together)
+        logits = model.logits_many(together, asked)
+        answers = model.generate_many(together, asked, 6, stop=(7,))
+        for row, (context, ids) in enumerate(zip(alone, asked, strict=True)):
+            assert_close("logits", model.logits(context, ids), logits[row], 1e-5)
+            assert_close("further", model.prefill(ids, context).recurrent, further[row].recurrent, 1e-5)
+            assert answers[row] == model.generate(context, ids, 6, stop=(7,))
+
+
+def test_a_row_that_stops_early_leaves_the_others_running(tiny_model):
+    model = tiny_model("qwen3_5")
+    contexts = model.prefill_many([random_ids(20, seed) for seed in range(3)])
+    asked = [random_ids(4, 5)] * 3
+    free = [model.generate(context, ids, 8) for context, ids in zip(contexts, asked, strict=True)]
+    stop = free[1][2]
+    expected = [answer[: answer.index(stop)] if stop in answer else answer for answer in free]
+    assert model.generate_many(contexts, asked, 8, stop=(stop,)) == expected
+    assert len({len(answer) for answer in expected}) > 1
+
+
+def test_contexts_and_sequences_must_be_as_many(tiny_model):
+    model = tiny_model("qwen3_5")
+    with pytest.raises(ValueError, match="1 contexts for 2 sequences"):
+        model.logits_many([model.empty_context()], [[1], [2]])
+
+
 def test_prefill_of_nothing_changes_nothing(tiny_model):
     model = tiny_model("qwen3_5")
     context = model.prefill(random_ids(5))
