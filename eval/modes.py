@@ -1,0 +1,265 @@
+"""Ways to make the context that a question is answered from, side by side: the modes of the evaluation.
+
+A mode is a function from a `Task` (one question, its chunks, several orders of them) to one `Prepared` context per
+order. To add one, write the function and register it; it then stands in the same table as the others:
+
+    from linearkv.eval.modes import Prepared, Task, mode
+
+    @mode("halves", "the mean of sequential composition and of the prefix's state alone")
+    def halves(task):
+        for order in task.orders:
+            context = task.composed(order, "sequential")
+            mixed = (context.recurrent + task.prefix.recurrent) / 2
+            yield Prepared(replace(context, recurrent=mixed), computed=0)
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+
+from linearkv import ChunkState, Context, LinearKVError, PrefixState, compose, pack, unpack
+from linearkv.eval.seam import recompute_seams
+from linearkv.models import GDNModel
+
+PREFIX_CACHE_BLOCK = 16
+"""Tokens of a block in an exact prefix cache; vLLM's default."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A context ready for the question.
+
+    Attributes:
+        context: what the question is answered from.
+        computed: tokens of it that the mode had to run through the model at query time.
+        chunk_bytes: bytes of stored chunk states that went into it.
+    """
+
+    context: Context
+    computed: int
+    chunk_bytes: int = 0
+
+
+@dataclass
+class Task:
+    """One question over its chunks, in several orders.
+
+    Attributes:
+        model, prefix: what answers, and the prefix that every prompt begins with.
+        chunks: token ids of each chunk.
+        orders: permutations of the chunks' indices.
+        best: index of the chunk that retrieval ranks first; `pivot1` modes prefill it for real.
+        storage: storage policy of the states.
+    """
+
+    model: GDNModel
+    prefix: PrefixState
+    chunks: Sequence[Sequence[int]]
+    orders: Sequence[Sequence[int]]
+    best: int = 0
+    storage: str = "fp16"
+    _full: list[Context] = field(default_factory=list, repr=False)
+
+    @cached_property
+    def states(self) -> list[ChunkState]:
+        """Of each chunk behind the prefix, as the store would give them back."""
+        return self._stored(self.model.prefill_chunks(self.prefix, self.chunks))
+
+    @cached_property
+    def zero_start_states(self) -> list[ChunkState]:
+        """Of each chunk behind nothing."""
+        return self._stored(self.model.prefill_chunks(self.model.empty_prefix(), self.chunks))
+
+    @property
+    def full(self) -> list[Context]:
+        """Full prefill of every order."""
+        if not self._full:
+            self._full = self.prefilled(self.orders)
+        return self._full
+
+    def tokens(self, order: Sequence[int]) -> list[int]:
+        """Token ids of the chunks in an order."""
+        return [token for index in order for token in self.chunks[index]]
+
+    def prefilled(self, orders: Sequence[Sequence[int]]) -> list[Context]:
+        """Full prefill of prefix and chunks, split behind the prefix as the engine splits it."""
+        start = compose(self.prefix, [])
+        return self.model.prefill_many([self.tokens(order) for order in orders], [start] * len(orders))
+
+    def composed(self, order: Sequence[int], kind: str, states: Sequence[ChunkState] | None = None) -> Context:
+        """Composition in an order; `kind` as in `linearkv.compose`."""
+        states = self.states if states is None else states
+        return compose(self.prefix, [states[index] for index in order], order=kind)
+
+    def chunk_bytes(self, order: Sequence[int]) -> int:
+        return sum(self.states[index].nbytes for index in order)
+
+    def _stored(self, states: Sequence[ChunkState]) -> list[ChunkState]:
+        return [unpack(pack(state, self.model.layer_types, self.storage)) for state in states]
+
+
+Strategy = Callable[[Task], Iterable[Prepared]]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A registered mode. `same_answers_as` names a mode whose contexts it shares, so that nothing is answered twice."""
+
+    name: str
+    about: str
+    prepare: Strategy
+    same_answers_as: str = ""
+
+
+MODES: dict[str, Mode] = {}
+"""Every known mode by name, in the order of the table."""
+
+
+def mode(name: str, about: str, same_answers_as: str = "") -> Callable[[Strategy], Strategy]:
+    """Registers a mode under a name."""
+
+    def register(strategy: Strategy) -> Strategy:
+        MODES[name] = Mode(name, about, strategy, same_answers_as)
+        return strategy
+
+    return register
+
+
+def find_modes(names: Sequence[str]) -> list[Mode]:
+    """The modes of these names; `full`, the baseline of every comparison, comes first whether named or not.
+
+    Raises:
+        LinearKVError: an unknown name.
+    """
+    unknown = [name for name in names if name not in MODES]
+    if unknown:
+        raise LinearKVError(f"unknown modes {', '.join(unknown)}: expected some of {', '.join(MODES)}")
+    return [MODES[name] for name in dict.fromkeys(["full", *names])]
+
+
+@mode("full", "full prefill of the same prompt: the ceiling")
+def _full(task: Task) -> Iterable[Prepared]:
+    return [Prepared(context, context.length) for context in task.full]
+
+
+def _composed_in(kind: str) -> Strategy:
+    def prepare(task: Task) -> Iterable[Prepared]:
+        return [Prepared(task.composed(order, kind), 0, task.chunk_bytes(order)) for order in task.orders]
+
+    return prepare
+
+
+mode("sequential", "states composed in the order given")(_composed_in("sequential"))
+mode("bidirectional", "the mean of that order and its reverse")(_composed_in("bidirectional"))
+mode("cyclic", "the mean of all rotations")(_composed_in("cyclic"))
+
+
+def _pivot_in(kind: str) -> Strategy:
+    def prepare(task: Task) -> Iterable[Prepared]:
+        rests = [[index for index in order if index != task.best] for order in task.orders]
+        pivot = task.chunks[task.best]
+        contexts = task.model.prefill_many([pivot] * len(rests), [task.composed(rest, kind) for rest in rests])
+        return [
+            Prepared(context, len(pivot), task.chunk_bytes(rest)) for context, rest in zip(contexts, rests, strict=True)
+        ]
+
+    return prepare
+
+
+for _kind in ("sequential", "bidirectional", "cyclic"):
+    mode(f"{_kind}_pivot1", f"{_kind}, the best chunk put last and prefilled for real")(_pivot_in(_kind))
+
+
+@mode("zero_start", "chunks prefilled from nothing, composed in the order given behind the prefix's state")
+def _zero_start(task: Task) -> Iterable[Prepared]:
+    for order in task.orders:
+        yield Prepared(task.composed(order, "sequential", task.zero_start_states), 0, task.chunk_bytes(order))
+
+
+def _seamed(length: int, kind: str) -> Strategy:
+    def prepare(task: Task) -> Iterable[Prepared]:
+        for order, context in zip(
+            task.orders,
+            recompute_seams(task.model, task.prefix, task.chunks, task.orders, length, kind),
+            strict=True,
+        ):
+            computed = sum(min(length, len(task.chunks[index])) for index in order)
+            yield Prepared(context, computed, task.chunk_bytes(order))
+
+    return prepare
+
+
+mode(
+    "zero_start_seam8", "zero-start, the first 8 tokens of each chunk recomputed from composed states (HYPIC's recipe)"
+)(_seamed(8, "sequential"))
+mode("zero_start_seam8_cyclic", "the same seams, and the mean of all rotations")(_seamed(8, "cyclic"))
+
+
+@mode("additive", "updates added up, no transitions")
+def _additive(task: Task) -> Iterable[Prepared]:
+    for order in task.orders:
+        context = task.composed(order, "sequential")
+        total = task.prefix.recurrent + sum(task.states[index].update.float() for index in order)
+        yield Prepared(replace(context, recurrent=total), 0, task.chunk_bytes(order))
+
+
+@mode("last_state", "the state of the last chunk alone, all keys and values")
+def _last_state(task: Task) -> Iterable[Prepared]:
+    for order in task.orders:
+        last = compose(task.prefix, [task.states[order[-1]]]).recurrent
+        yield Prepared(replace(task.composed(order, "sequential"), recurrent=last), 0, task.chunk_bytes(order))
+
+
+@mode("zero_state", "an ablation: all keys and values, recurrent states of zero")
+def _zero_state(task: Task) -> Iterable[Prepared]:
+    for order in task.orders:
+        context = task.composed(order, "sequential")
+        yield Prepared(replace(context, recurrent=torch.zeros_like(context.recurrent)), 0, task.chunk_bytes(order))
+
+
+def _canonical(task: Task) -> list[int]:
+    """The order of the chunks that does not depend on the order given: by their token ids."""
+    return sorted(range(len(task.chunks)), key=lambda index: list(task.chunks[index]))
+
+
+@mode("full_canonical", "full prefill with the chunks sorted, the same for every order given")
+def _full_canonical(task: Task) -> Iterable[Prepared]:
+    context = task.prefilled([_canonical(task)])[0]
+    return [Prepared(context, context.length)] * len(task.orders)
+
+
+@mode("sequential_canonical", "sequential composition with the chunks sorted, the same for every order given")
+def _sequential_canonical(task: Task) -> Iterable[Prepared]:
+    order = _canonical(task)
+    prepared = Prepared(task.composed(order, "sequential"), 0, task.chunk_bytes(order))
+    return [prepared] * len(task.orders)
+
+
+@mode("prefix_cache", "full prefill, less what an exact prefix cache has of earlier orders", same_answers_as="full")
+def _prefix_cache(task: Task) -> Iterable[Prepared]:
+    """Blocks of tokens are reused where everything before them is the same, as in vLLM; the prefix always is."""
+    seen: set[tuple[int, ...]] = set()
+    start = task.prefix.token_ids.tolist()
+    for order, context in zip(task.orders, task.full, strict=True):
+        ids = (*start, *task.tokens(order))
+        hit = len(start) // PREFIX_CACHE_BLOCK * PREFIX_CACHE_BLOCK
+        ends = range(PREFIX_CACHE_BLOCK, len(ids) + 1, PREFIX_CACHE_BLOCK)
+        for end in ends:
+            if end > hit:
+                if ids[:end] not in seen:
+                    break
+                hit = end
+        seen.update(ids[:end] for end in ends)
+        yield Prepared(context, len(ids) - hit)
+
+
+@mode("prefix_only", "the prefix and no documents")
+def _prefix_only(task: Task) -> Iterable[Prepared]:
+    return [Prepared(compose(task.prefix, []), 0)] * len(task.orders)
+
+
+@mode("no_context", "the question alone, not even the prefix")
+def _no_context(task: Task) -> Iterable[Prepared]:
+    return [Prepared(task.model.empty_context(), 0)] * len(task.orders)

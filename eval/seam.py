@@ -1,0 +1,217 @@
+"""Seam recompute: the first tokens of each chunk run through the model again, layer by layer, from composed states.
+
+HYPIC (arXiv 2607.01299) publishes this recipe for chunks prefilled from nothing; this is our own implementation of it,
+for comparison. In a GDN layer a seam starts from the state that the chunks before it lead to, in an attention layer it
+sees all keys before it; what follows the seam keeps its cached map, keys and values. With every token a seam token this
+is full prefill.
+"""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from linearkv import ChunkState, Context, PrefixState
+from linearkv.kernels.compose import compose_maps, compose_states
+from linearkv.kernels.relocate import relocate
+from linearkv.models import Capture, GDNModel
+
+Map = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """A chunk cut behind its seam. `rest` is what its later tokens do, prefilled behind the seam from nothing."""
+
+    seam: list[int]
+    rest: ChunkState | None
+
+    @property
+    def length(self) -> int:
+        return len(self.seam) + (self.rest.length if self.rest is not None else 0)
+
+
+@torch.inference_mode()
+def recompute_seams(
+    model: GDNModel,
+    prefix: PrefixState,
+    chunks: Sequence[Sequence[int]],
+    orders: Sequence[Sequence[int]],
+    length: int,
+    kind: str = "sequential",
+) -> list[Context]:
+    """The context after `prefix` and the chunks in each of `orders`, with seams of `length` tokens recomputed.
+
+    Args:
+        chunks: token ids of each chunk.
+        kind: which recurrent state the question starts from, as in `linearkv.compose`. The seams themselves always
+            start from the chunks before them in the order given.
+    """
+    if length < 1:
+        raise ValueError(f"a seam is at least one token long, not {length}")
+    cut = [_cut(model, list(ids), length) for ids in chunks]
+    # Rows of one batch need seams of one length at every place, which they have unless a chunk is shorter than a seam.
+    together = len({len(chunk.seam) for chunk in cut}) == 1
+    batches = [list(orders)] if together else [[order] for order in orders]
+    return [context for batch in batches for context in _Seams(model, prefix, cut, batch, kind).contexts()]
+
+
+def _cut(model: GDNModel, ids: list[int], length: int) -> _Chunk:
+    seam, rest = ids[:length], ids[length:]
+    if not rest:
+        return _Chunk(seam, None)
+    return _Chunk(seam, model.prefill_chunks(model.prefill_prefix(seam), [rest])[0])
+
+
+class _Seams:
+    """One batch: P orders of n chunks, whose seams at one place are equally long."""
+
+    def __init__(
+        self,
+        model: GDNModel,
+        prefix: PrefixState,
+        chunks: Sequence[_Chunk],
+        orders: Sequence[Sequence[int]],
+        kind: str,
+    ) -> None:
+        self.model, self.prefix, self.kind = model, prefix, kind
+        self.rows = len(orders)
+        self.places = [[chunks[index] for index in column] for column in zip(*orders, strict=True)]  # [n][P]
+        layers = model.hf.model.layers
+        self.layers = list(layers)
+        parameters = inspect.signature(type(layers[0]).forward).parameters
+        self.cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self.length = prefix.length + sum(chunk.length for chunk in (column[0] for column in self.places))
+        self.seam_positions, self.kept_positions = self._positions()
+
+    def contexts(self) -> list[Context]:
+        """One context per order."""
+        device = self.model.device
+        seams = [
+            self.model.hf.model.embed_tokens(torch.tensor([chunk.seam for chunk in column], device=device))
+            for column in self.places
+        ]
+        recurrent, tails, keys, values = [], [], [], []
+        for index, layer in enumerate(self.layers):
+            if hasattr(layer, "linear_attn"):
+                seams, state, tail = self._gdn_layer(layer, len(recurrent), index, seams)
+                recurrent.append(state)
+                tails.append(tail)
+            else:
+                seams, key, value = self._attention_layer(layer, len(keys), index, seams)
+                keys.append(key)
+                values.append(value)
+        return [
+            Context(
+                *(torch.stack([part[row] for part in parts]) for parts in (recurrent, tails, keys, values)), self.length
+            )
+            for row in range(self.rows)
+        ]
+
+    def _positions(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Positions of the seam tokens `[P, n * s]` and of the prefix and all kept tokens `[P, kept]`."""
+        seam, kept = [], []
+        for row in range(self.rows):
+            at, recomputed, rest = self.prefix.length, [], list(range(self.prefix.length))
+            for column in self.places:
+                chunk = column[row]
+                recomputed += range(at, at + len(chunk.seam))
+                rest += range(at + len(chunk.seam), at + chunk.length)
+                at += chunk.length
+            seam.append(recomputed)
+            kept.append(rest)
+        return torch.tensor(seam, device=self.model.device), torch.tensor(kept, device=self.model.device)
+
+    def _gdn_layer(
+        self, layer: Any, row_of_layer: int, index: int, seams: list[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+        """The seams after the layer, the state `[P, H, K, V]` and the convolution's tail `[P, C, TAIL]` at the end."""
+        start = self.prefix.recurrent[row_of_layer].expand(self.rows, -1, -1, -1)
+        tail = self.prefix.conv_tail[row_of_layer].expand(self.rows, -1, -1)
+        state, maps, after = start, [], []
+        for column, hidden in zip(self.places, seams, strict=True):
+            cache = DynamicCache(config=self.model.config)
+            cache.update_conv_state(tail.clone(), index, conv_kernel_size=layer.linear_attn.conv_kernel_size)
+            cache.update_recurrent_state(state, index)
+            lengths = torch.full((self.rows,), hidden.shape[1], device=hidden.device)
+            with Capture([layer.linear_attn], [], lengths, tail[None]) as captured:
+                after.append(self._run(layer, hidden, cache))
+            whole: Map = (captured.transition[:, 0], captured.update[:, 0])
+            tail = captured.conv_tail[:, 0]
+            rest = self._rest(column, row_of_layer)
+            if rest is not None:
+                whole = compose_maps(rest, whole)
+                tail = torch.stack([_tail(chunk, row_of_layer, tail[row]) for row, chunk in enumerate(column)])
+            maps.append(whole)
+            state = whole[0] @ state.to(whole[0].dtype) + whole[1]
+        if self.kind != "sequential":
+            state = compose_states([t for t, _ in maps], [u for _, u in maps], start, self.kind)
+        return after, state, tail
+
+    def _rest(self, column: list[_Chunk], row_of_layer: int) -> Map | None:
+        """The maps of what follows the seams of one place, `[P, H, K, K]` and `[P, H, K, V]`; None if nothing does."""
+        if all(chunk.rest is None for chunk in column):
+            return None
+        maps = []
+        for chunk in column:
+            if chunk.rest is None:
+                like = self.prefix.recurrent[row_of_layer]
+                identity = torch.eye(like.shape[-2], device=like.device).expand(like.shape[0], -1, -1)
+                maps.append((identity, torch.zeros_like(like)))
+            else:
+                maps.append((chunk.rest.transition[row_of_layer], chunk.rest.update[row_of_layer]))
+        return torch.stack([t for t, _ in maps]), torch.stack([u for _, u in maps])
+
+    def _attention_layer(
+        self, layer: Any, row_of_layer: int, index: int, seams: list[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+        """The seams after the layer, and the keys (rotated) and values `[P, length, Hkv, D]` of all tokens."""
+        kept_key, kept_value = self._kept(row_of_layer)
+        cache = DynamicCache(config=self.model.config)
+        cache.update(kept_key.transpose(1, 2), kept_value.transpose(1, 2), index)
+        positions = torch.cat([self.kept_positions, self.seam_positions], dim=1)
+        hidden = torch.cat(seams, dim=1)
+        hidden_from = positions[:, None, None, :] > self.seam_positions[:, None, :, None]
+        mask = torch.zeros(hidden_from.shape, dtype=hidden.dtype, device=hidden.device)
+        mask = mask.masked_fill(hidden_from, torch.finfo(hidden.dtype).min)
+        rotary = tuple(torch.stack(part) for part in zip(*map(self.model.rotary, self.seam_positions), strict=True))
+        after = self._run(layer, hidden, cache, rotary, mask)
+        order = positions.argsort(dim=1)[:, :, None, None]
+        key, value = (part.transpose(1, 2) for part in (cache.layers[index].keys, cache.layers[index].values))
+        key, value = (part.take_along_dim(order, dim=1) for part in (key, value))
+        return list(after.split([part.shape[1] for part in seams], dim=1)), key, value
+
+    def _kept(self, row_of_layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys, rotated where they land, and values of prefix and kept tokens, `[P, kept, Hkv, D]`."""
+        keys, values = [], []
+        for row in range(self.rows):
+            rests = [column[row].rest for column in self.places]
+            present = [rest for rest in rests if rest is not None]
+            key = torch.cat([self.prefix.key[row_of_layer], *(rest.key[row_of_layer] for rest in present)])
+            cos, sin = self.model.rotary(self.kept_positions[row])
+            keys.append(relocate(key, cos, sin))
+            values.append(torch.cat([self.prefix.value[row_of_layer], *(rest.value[row_of_layer] for rest in present)]))
+        return torch.stack(keys), torch.stack(values)
+
+    def _run(
+        self,
+        layer: Any,
+        hidden: torch.Tensor,
+        cache: DynamicCache,
+        rotary: tuple[torch.Tensor, ...] | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        arguments = {"position_embeddings": rotary, "attention_mask": mask, self.cache_argument: cache}
+        return layer(hidden, **arguments)
+
+
+def _tail(chunk: _Chunk, row_of_layer: int, before: torch.Tensor) -> torch.Tensor:
+    """The last convolution inputs `[C, TAIL]` of a chunk, borrowed from its seam's tail where the rest is shorter."""
+    if chunk.rest is None:
+        return before
+    own = chunk.rest.conv_tail[row_of_layer]
+    borrowed = max(0, own.shape[-1] - chunk.rest.length)
+    return torch.cat([before[:, before.shape[-1] - borrowed :], own[:, borrowed:]], dim=-1)
