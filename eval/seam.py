@@ -133,7 +133,7 @@ class _Seams:
         tail = self.prefix.conv_tail[row_of_layer].expand(self.rows, -1, -1)
         state, maps, after = start, [], []
         for column, hidden in zip(self.places, seams, strict=True):
-            cache = DynamicCache(config=self.model.config)
+            cache: Any = DynamicCache(config=self.model.config)
             cache.update_conv_state(tail.clone(), index, conv_kernel_size=layer.linear_attn.conv_kernel_size)
             cache.update_recurrent_state(state, index)
             lengths = torch.full((self.rows,), hidden.shape[1], device=hidden.device)
@@ -170,7 +170,7 @@ class _Seams:
     ) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
         """The seams after the layer, and the keys (rotated) and values `[P, length, Hkv, D]` of all tokens."""
         kept_key, kept_value = self._kept(row_of_layer)
-        cache = DynamicCache(config=self.model.config)
+        cache: Any = DynamicCache(config=self.model.config)
         cache.update(kept_key.transpose(1, 2), kept_value.transpose(1, 2), index)
         positions = torch.cat([self.kept_positions, self.seam_positions], dim=1)
         hidden = torch.cat(seams, dim=1)

@@ -6,7 +6,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from linearkv.errors import LinearKVError, StoreMismatchError, StoreReadOnlyErro
 from linearkv.identity import tokenizer_digest
 from linearkv.models import GDNModel, Sampling, identify, load_model
 from linearkv.prompt import PromptFormat
-from linearkv.retrieval import Embedder, Retriever
+from linearkv.retrieval import Embedder, Hit, Retriever, StoredChunk
 from linearkv.retrieval.decoding import clean
 from linearkv.retrieval.store import FILE
 from linearkv.settings import Settings
@@ -47,6 +47,8 @@ class Engine:
         prompt: how its prompts are written.
         states: chunk states by identity.
         settings: what it was opened with.
+        prefix: what every prompt begins with, prefilled.
+        embedder: gives texts and questions their vectors.
     """
 
     def __init__(
@@ -71,7 +73,8 @@ class Engine:
         self._retriever = retriever
         self._owner = owner  # what the catalogue says of whose it is
         self._refusal = refusal  # why nothing may be written; empty where it may
-        self._prefix = prefix
+        self.prefix = prefix
+        self.embedder = retriever.embedder
 
     @classmethod
     def open(
@@ -221,7 +224,7 @@ class Engine:
                 if progress is not None:
                     progress("prefilling", done, synced.chunks)
 
-            filled = self.states.fill(map(self._chunk_tokens, self._retriever.iter_chunks()), count)
+            filled = self.states.fill(map(self._chunk_tokens, self.chunks()), count)
             # Every time: an earlier run may have been killed after the text went and before its states did.
             self._drop_states_of_removed_text()
         return IndexReport(
@@ -293,19 +296,27 @@ class Engine:
             raise LinearKVError(
                 f"nothing is indexed in {self.store} for tenant {self.tenant!r}: run linearkv index first"
             )
-        found = self._retriever.search(question, k, where=where)
+        found = self.search(question, k, where=where)
         retrieve_s = time.perf_counter() - started
         return AnswerStream(
             self.model,
             self.prompt,
             self.states,
-            self._prefix,
+            self.prefix,
             Plan(found, min(pivot, len(found)), order, mode),
             question_ids,
             retrieve_s,
             max_new_tokens,
             sampling or Sampling(),
         )
+
+    def search(self, question: str, k: int = 6, *, where: dict[str, Any] | None = None) -> list[Hit]:
+        """The `k` best chunks for a question, best first, without answering it; see `Retriever.search`."""
+        return self._retriever.search(clean(question), k, where=where)
+
+    def chunks(self) -> Iterator[StoredChunk]:
+        """Every distinct chunk of the store that can be retrieved."""
+        return self._retriever.iter_chunks()
 
     def remove(self, paths: str | Sequence[str]) -> int:
         """Removes documents, by their paths as shown in sources, and their states; returns how many went.
@@ -338,7 +349,7 @@ class Engine:
         pages = self.states.pages.verify(
             None if progress is None else lambda done, total: progress("checking", done, total)
         )
-        chunks = list(self._retriever.iter_chunks())
+        chunks = list(self.chunks())
         present = self.states.pages.contains([self.states.key(self._chunk_tokens(chunk).token_ids) for chunk in chunks])
         return StoreReport(
             pages=pages.pages,

@@ -34,7 +34,8 @@ class Capture:
     Args:
         gdn_layers, attention_layers: the token mixers, in layer order.
         lengths: `[B]` real tokens of each sequence, the rest being padding on the right.
-        conv_tail: `[Lg, C, TAIL]` raw convolution inputs before the first token, or `[Lg, B, C, TAIL]` where they differ.
+        conv_tail: `[Lg, C, TAIL]` raw convolution inputs before the first token; `[Lg, B, C, TAIL]` where the
+            sequences have different ones.
         deltas: whether to compute transition and update (a prefix needs none).
     """
 

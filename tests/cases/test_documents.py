@@ -164,7 +164,7 @@ def test_composed_and_full_prompts_are_one_sequence_of_ids(open_engine, write):
     for order in (chunks, chunks[::-1]):
         states = engine.states.restore(order).states
         joined = [token for chunk in order for token in chunk.token_ids]
-        assert compose(engine._prefix, states).length == len(engine.prompt.prefix_ids) + len(joined)
+        assert compose(engine.prefix, states).length == len(engine.prompt.prefix_ids) + len(joined)
         assert [token for state in states for token in state.token_ids.tolist()] == joined
         assert {state.token_ids.numpy().tobytes() for state in states} == alone
     assert min(joined) > 2, "no control token, so no start token either"

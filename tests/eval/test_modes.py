@@ -11,22 +11,10 @@ from linearkv.eval.seam import recompute_seams
 
 KINDS = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 NAMED = [
-    "full",
-    "sequential",
-    "bidirectional",
-    "cyclic",
-    "sequential_pivot1",
-    "bidirectional_pivot1",
-    "zero_start",
-    "zero_start_seam8",
-    "additive",
-    "last_state",
-    "full_canonical",
-    "sequential_canonical",
-    "prefix_cache",
-    "prefix_only",
-    "no_context",
-]
+    "full", "sequential", "bidirectional", "cyclic", "sequential_pivot1", "bidirectional_pivot1", "zero_start",
+    "zero_start_seam8", "additive", "last_state", "full_canonical", "sequential_canonical", "prefix_cache",
+    "prefix_only", "no_context",
+]  # fmt: skip
 
 
 def ids(length, seed):
