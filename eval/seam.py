@@ -94,7 +94,10 @@ class _Seams:
             self.model.hf.model.embed_tokens(torch.tensor([chunk.seam for chunk in column], device=device))
             for column in self.places
         ]
-        recurrent, tails, keys, values = [], [], [], []
+        recurrent: list[torch.Tensor] = []
+        tails: list[torch.Tensor] = []
+        keys: list[torch.Tensor] = []
+        values: list[torch.Tensor] = []
         for index, layer in enumerate(self.layers):
             if hasattr(layer, "linear_attn"):
                 seams, state, tail = self._gdn_layer(layer, len(recurrent), index, seams)
@@ -104,18 +107,15 @@ class _Seams:
                 seams, key, value = self._attention_layer(layer, len(keys), index, seams)
                 keys.append(key)
                 values.append(value)
-        return [
-            Context(
-                *(torch.stack([part[row] for part in parts]) for parts in (recurrent, tails, keys, values)), self.length
-            )
-            for row in range(self.rows)
-        ]
+        state, tail, key, value = (torch.stack(part, dim=1) for part in (recurrent, tails, keys, values))
+        return [Context(state[row], tail[row], key[row], value[row], self.length) for row in range(self.rows)]
 
     def _positions(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Positions of the seam tokens `[P, n * s]` and of the prefix and all kept tokens `[P, kept]`."""
         seam, kept = [], []
         for row in range(self.rows):
-            at, recomputed, rest = self.prefix.length, [], list(range(self.prefix.length))
+            at, rest = self.prefix.length, list(range(self.prefix.length))
+            recomputed: list[int] = []
             for column in self.places:
                 chunk = column[row]
                 recomputed += range(at, at + len(chunk.seam))
