@@ -139,8 +139,12 @@ class _Seams:
             lengths = torch.full((self.rows,), hidden.shape[1], device=hidden.device)
             with Capture([layer.linear_attn], [], lengths, tail[None]) as captured:
                 after.append(self._run(layer, hidden, cache))
-            whole: Map = (captured.transition[:, 0], captured.update[:, 0])
-            tail = captured.conv_tail[:, 0]
+            rows = range(self.rows)
+            whole: Map = (
+                torch.stack([captured.transition(row)[0] for row in rows]),
+                torch.stack([captured.update(row)[0] for row in rows]),
+            )
+            tail = torch.stack([captured.conv_tail(row)[0] for row in rows])
             rest = self._rest(column, row_of_layer)
             if rest is not None:
                 whole = compose_maps(rest, whole)

@@ -65,6 +65,8 @@ class AnswerStream(Iterator[str]):
         self._max_new_tokens = max_new_tokens
         self._sampling = sampling
         self._answer: Answer | None = None
+        self._chunks = [ChunkTokens.of(hit, prompt) for hit in plan.in_prompt_order]
+        self._check_length()
         self._pieces = self._run()
 
     def __next__(self) -> str:
@@ -83,8 +85,7 @@ class AnswerStream(Iterator[str]):
             self._finish([], "no documents", CacheUse(0, 0, 0, 0, 0), (0.0, 0.0, 0.0, 0.0))
             return
         started = time.perf_counter()
-        chunks = [ChunkTokens.of(hit, prompt) for hit in plan.in_prompt_order]
-        self._check_length(chunks)
+        chunks = self._chunks
         composed = chunks[: len(chunks) - plan.pivot] if plan.mode == "composed" else []
         tail = [*chain.from_iterable(c.token_ids for c in chunks[len(composed) :]), *self._question_ids]
         if plan.mode == "full":
@@ -102,23 +103,30 @@ class AnswerStream(Iterator[str]):
         ids: list[int] = []
         sent = 0
         first_at = composed_at
-        for token in self._model.stream(
+        decode_s = 0.0
+        tokens = self._model.stream(
             context, tail, self._max_new_tokens, stop=tuple(prompt.stop_ids), sampling=self._sampling
-        ):
-            if not ids:
+        )
+        while True:
+            # Only the model's own time counts: whoever takes the pieces may take long over each.
+            asked_at = time.perf_counter()
+            token = next(tokens, None)
+            if ids:
+                decode_s += time.perf_counter() - asked_at
+            else:
                 first_at = time.perf_counter()
+            if token is None:
+                break
             ids.append(token)
             text = prompt.decode(ids)
             # A character of several tokens decodes to a replacement mark until its last token is there.
             if len(text) > sent and not text.endswith("\ufffd"):
                 yield text[sent:]
                 sent = len(text)
-        ended = time.perf_counter()
-        if not ids:
-            first_at = ended
         finish = "length" if len(ids) == self._max_new_tokens else "stop"
-        seconds = (restored_at - started, composed_at - restored_at, first_at - composed_at, ended - first_at)
-        self._finish(ids, finish, cache, seconds)
+        self._finish(
+            ids, finish, cache, (restored_at - started, composed_at - restored_at, first_at - composed_at, decode_s)
+        )
         if rest := prompt.decode(ids)[sent:]:
             yield rest
 
@@ -141,13 +149,20 @@ class AnswerStream(Iterator[str]):
             tokens=len(ids),
         )
 
-    def _check_length(self, chunks: list[ChunkTokens]) -> None:
-        length = len(self._prompt.prefix_ids) + sum(len(c.token_ids) for c in chunks) + len(self._question_ids)
+    def _check_length(self) -> None:
+        """Refuses a prompt that does not fit the model, before anything is computed."""
+        question, chunks = len(self._question_ids), sum(len(chunk.token_ids) for chunk in self._chunks)
+        length = len(self._prompt.prefix_ids) + chunks + question
         limit = self._model.config.max_position_embeddings
         if length + self._max_new_tokens > limit:
+            advice = (
+                "shorten the question"
+                if question > chunks
+                else f"ask for fewer chunks (k={len(self._chunks)}) or index with smaller ones"
+            )
             raise LinearKVError(
-                f"a prompt of {length} tokens and an answer of {self._max_new_tokens} do not fit the model's {limit} "
-                f"positions: ask for fewer chunks (k={len(chunks)}) or index with smaller ones"
+                f"a prompt of {length} tokens ({question} of them the question's) and an answer of "
+                f"{self._max_new_tokens} do not fit the model's {limit} positions: {advice}"
             )
 
 
@@ -166,6 +181,7 @@ def _cache_use(context: Context, stored: list[ChunkTokens], restored: Restored, 
         bytes_loaded=restored.bytes_loaded,
         tiers=tiers,
         damaged=restored.damaged,
+        not_stored=restored.not_stored,
     )
 
 

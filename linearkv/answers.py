@@ -38,6 +38,8 @@ class CacheUse:
     (prefilled for real on purpose) or `full` (mode full)."""
     damaged: list[str] = field(default_factory=list)
     """Stored states that failed their check, with the reason; each was computed again and written anew."""
+    not_stored: list[str] = field(default_factory=list)
+    """Why states computed for this answer could not be kept for the next (disk full, budget)."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -59,7 +59,7 @@ Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:<
 Dtype = Annotated[Literal["auto", "float32", "bfloat16"], typer.Option("--dtype", help="Compute dtype.")]
 ChunkTokens = Annotated[
     int | None,
-    typer.Option("--chunk-tokens", min=16, help="Target size of a chunk in model tokens [LINEARKV_CHUNK_TOKENS]."),
+    typer.Option("--chunk-tokens", min=32, help="Target size of a chunk in model tokens [LINEARKV_CHUNK_TOKENS]."),
 ]
 Storage = Annotated[
     Literal["fp16", "fp32"] | None,
@@ -123,6 +123,8 @@ def index(
             _print_json(out, report.to_dict() | {"store": str(store), "tenant": tenant, "bytes_on_disk": disk["bytes"]})
         else:
             _print_report(report, store, disk["bytes"], out)
+        if not all(path.exists() for path in paths):
+            raise typer.Exit(1)  # the report says which; what was there is indexed
 
 
 @app.command()
@@ -148,7 +150,6 @@ def query(
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
-    chunk_tokens: ChunkTokens = None,
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
@@ -156,7 +157,7 @@ def query(
     with _command(as_json) as out:
         conditions = _conditions(where or [])
         _require_store(store, tenant)
-        settings = _settings(chunk_tokens=chunk_tokens, storage=storage)
+        settings = _settings(storage=storage)
         with _open(store, model, tenant, conditioning, device, dtype, settings) as engine:
             stream = engine.stream(
                 question,
@@ -474,6 +475,8 @@ def _print_answer(answer: "Answer", out: TextIO, max_new_tokens: int, begun: boo
         lines = f"lines {source.line_start}-{source.line_end}"
         print(f"{rank:3}. {plain(source.document)}{heading}  ({lines}, score {source.score:.4f})", file=out)
     print(f"\n{use_line(answer)}", file=out)
+    for line in answer.cache.not_stored:
+        print(f"warning: states computed for this answer are not kept: {plain(line)}", file=sys.stderr)
     for line in answer.cache.damaged:
         print(f"warning: a stored state was damaged and computed again: {plain(line)}", file=sys.stderr)
 

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -134,42 +135,45 @@ class Engine:
         opened = open_tenant(store, tenant, secret=secret, create=not read_only)
         if locked is not None:
             _log.warning("%s is not writable: answering from it, keeping nothing new", locked)
-        retriever = Retriever(
-            opened.folder / "index",
-            embedder,
-            prompt.count_tokens,
-            settings.chunk_tokens,
-            tokenizer=tokenizer_digest(folder),
-            mode="ro" if read_only else "rw",
-        )
-        owner = blake3(opened.secret, derive_key_context="LinearKV catalogue 1").hexdigest()
-        if retriever.store.get("owner") not in (None, owner):
-            retriever.close()
-            raise StoreMismatchError(
-                f"the index in {opened.folder / 'index'} was made for another tenant or with another secret than that "
-                f"of tenant {tenant!r}: put back the tenant's own folder, or remove this index and index again"
+        with ExitStack() as opening:  # what was opened is closed again if the rest fails
+            retriever = Retriever(
+                opened.folder / "index",
+                embedder,
+                prompt.count_tokens,
+                settings.chunk_tokens,
+                tokenizer=tokenizer_digest(folder),
+                mode="ro" if read_only else "rw",
             )
-        pages = open_pages(
-            opened.folder,
-            opened.secret,
-            memory_bytes=settings.memory_budget,
-            disk_bytes=settings.disk_budget,
-            read_only=read_only,
-        )
-        identity = identify(model)
-        check_canary(model, identity, pages, opened.secret)
-        conditioned = conditioning == "prefix"
-        prefix = model.prefill_prefix(prompt.prefix_ids)
-        states = StateCache(
-            model,
-            identity,
-            pages,
-            opened.secret,
-            prefix if conditioned else model.empty_prefix(),
-            conditioned=conditioned,
-            policy=settings.storage,
-            batch_tokens=settings.batch_tokens,
-        )
+            opening.callback(retriever.close)
+            owner = blake3(opened.secret, derive_key_context="LinearKV catalogue 1").hexdigest()
+            if retriever.store.get("owner") not in (None, owner):
+                raise StoreMismatchError(
+                    f"the index in {opened.folder / 'index'} was made for another tenant or with another secret than "
+                    f"that of tenant {tenant!r}: put back the tenant's own folder, or remove this index and index again"
+                )
+            pages = open_pages(
+                opened.folder,
+                opened.secret,
+                memory_bytes=settings.memory_budget,
+                disk_bytes=settings.disk_budget,
+                read_only=read_only,
+            )
+            opening.callback(pages.close)
+            identity = identify(model)
+            check_canary(model, identity, pages, opened.secret)
+            conditioned = conditioning == "prefix"
+            prefix = model.prefill_prefix(prompt.prefix_ids)
+            states = StateCache(
+                model,
+                identity,
+                pages,
+                opened.secret,
+                prefix if conditioned else model.empty_prefix(),
+                conditioned=conditioned,
+                policy=settings.storage,
+                batch_tokens=settings.batch_tokens,
+            )
+            opening.pop_all()
         return cls(model, prompt, retriever, states, settings, store, tenant, prefix, owner, refusal)
 
     def __enter__(self) -> "Engine":
@@ -216,13 +220,13 @@ class Engine:
                 reembed=reembed,
                 progress=None if progress is None else lambda p: progress("reading", p.files_done, p.files),
             )
-            done = 0
+            done, distinct = 0, self._retriever.store.counts()["distinct_chunks"]
 
             def count(chunks: int) -> None:
                 nonlocal done
                 done += chunks
                 if progress is not None:
-                    progress("prefilling", done, synced.chunks)
+                    progress("prefilling", done, distinct)
 
             filled = self.states.fill(map(self._chunk_tokens, self.chunks()), count)
             # Every time: an earlier run may have been killed after the text went and before its states did.
@@ -276,7 +280,7 @@ class Engine:
 
         Raises:
             LinearKVError: nothing is indexed, an empty question, or a prompt longer than the model's positions.
-            ValueError: an unknown order or mode, k < 1, pivot < 0.
+            ValueError: an unknown order or mode, k < 1, pivot < 0, max_new_tokens < 1.
         """
         if order != "auto" and order not in ORDERS:
             raise ValueError(f"unknown order {order!r}: expected auto, {', '.join(ORDERS)}")
@@ -284,6 +288,8 @@ class Engine:
             raise ValueError(f"unknown mode {mode!r}: expected one of {', '.join(MODES)}")
         if pivot < 0:
             raise ValueError(f"pivot is {pivot}; it counts chunks")
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {max_new_tokens}; an answer has at least one token")
         if isinstance(sampling, str):
             if sampling != "checkpoint":
                 raise ValueError(f"unknown sampling {sampling!r}: expected a Sampling or 'checkpoint'")

@@ -1,10 +1,10 @@
 """Identity: the key of a stored state is a hash of everything that shapes the state.
 
 A state may be used only where computing it again would give the same state. So whatever has an influence is part of
-its key: weights, effective configuration, adapters, dtype, backends and their versions, the tokens before it and its
-own, how it is stored, and the format of the page. A difference in any of them is another key, so a miss, never a wrong
-answer. The hash is keyed with the tenant's secret: equal text under two tenants gives unrelated keys, and nobody
-without the secret can tell which text a key belongs to.
+its key: weights, effective configuration, parameters in memory (merged adapters among them), dtype, backends and their
+versions, the tokens before it and its own, how it is stored, and the format of the page. A difference in any of them is
+another key, so a miss, never a wrong answer. The hash is keyed with the tenant's secret: equal text under two tenants
+gives unrelated keys, and nobody without the secret can tell which text a key belongs to.
 
 The tokenizer is not part of it: states depend on token ids, not on how they came about. Its digest (`tokenizer_digest`)
 belongs to the chunks' catalogue, which has to be made anew when it changes.
@@ -22,7 +22,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -81,8 +81,6 @@ class ModelIdentity:
         Of every library whose code computes: {"torch": "2.13.0", "transformers": "5.16.0"}.
     producer : str
         What captured the state: "linearkv 0.1.0".
-    adapters : tuple[str, ...]
-        Digests of adapters in the order applied.
     """
 
     weights: str
@@ -93,7 +91,6 @@ class ModelIdentity:
     gdn_backend: str
     versions: Mapping[str, str]
     producer: str
-    adapters: tuple[str, ...] = field(default=())
 
     def digest(self) -> str:
         """64 hex digits over all fields."""

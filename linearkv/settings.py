@@ -32,10 +32,10 @@ def usable_memory() -> int:
 class Settings(BaseSettings):
     """What can be tuned. Settings that shape states or chunks are part of their identity: changing one re-indexes."""
 
-    model_config = SettingsConfigDict(env_prefix="LINEARKV_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="LINEARKV_", env_parse_none_str="none", extra="forbid", frozen=True)
 
     system_prompt: str = Field(default=DEFAULT_SYSTEM, description="The system prompt every chunk stands behind.")
-    chunk_tokens: int = Field(default=512, ge=16, description="Target size of a chunk in model tokens.")
+    chunk_tokens: int = Field(default=512, ge=32, description="Target size of a chunk in model tokens.")
     storage: Literal["fp32", "fp16"] = Field(default="fp16", description="Precision of stored transitions and updates.")
     memory_budget: int = Field(
         default=min(2 * GIB, usable_memory() // 4),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from blake3 import blake3
 
 from linearkv import retrieval
-from linearkv.cache import NO_TAG, Hit, NotStored, Page, PageStore, encode
+from linearkv.cache import NO_TAG, Hit, NotStored, Page, PageStore, Stored, encode
 from linearkv.identity import ModelIdentity, chunk_key
 from linearkv.models import GDNModel
 from linearkv.prompt import PromptFormat
@@ -17,6 +17,9 @@ from linearkv.states import ChunkState, PrefixState
 from linearkv.storage import pack, unpack
 
 _log = logging.getLogger(__name__)
+
+PART_STATE_BYTES = 2 << 30
+"""Bytes of states, in float32, that indexing holds at a time before they are written."""
 
 
 class ChunkTokens(NamedTuple):
@@ -117,7 +120,9 @@ class StateCache:
             if result.damaged and key not in missing:
                 restored.damaged.append(f"{key[:12]}: {result.reason}")
             missing[key] = chunk
-        computed = self._prefill(missing, restored.not_stored)
+        filled_before = bool(missing) and any(tier.pages for tier in self.pages.stat())
+        computed, outcomes = self._prefill(missing)
+        _collect(outcomes, restored.not_stored)
         for key in keys:
             result = found[key]
             if isinstance(result, Hit):
@@ -127,7 +132,8 @@ class StateCache:
             else:
                 restored.states.append(unpack(computed[key].tensors))
                 restored.tiers.append("prefilled")
-        self._say_if_nothing_fits(restored)
+        if filled_before:
+            self._say_if_nothing_fits(restored)
         return restored
 
     def fill(
@@ -137,8 +143,8 @@ class StateCache:
 
         They go to disk alone: memory is for what is asked for, and its use must not grow with the corpus.
 
-        Ends early, and says so, when the store evicts the first of these states to take in the last: then the budget
-        holds no more of them.
+        Ends early, and says so, when the store holds no more of them: it evicts the first of these states to take in
+        the last, or takes in nothing at all. A write that fails alone is reported and the others go on.
 
         Args:
             on_progress: called with the number of chunks done since the last call.
@@ -151,12 +157,17 @@ class StateCache:
             wanted = {self.key(chunk.token_ids): chunk for chunk in some}
             present = self.pages.contains(wanted)
             self.pages.touch(present)
-            first = first or next(iter(wanted))
+            first = first or next((key for key in wanted if key in present), None)
             missing = {key: chunk for key, chunk in wanted.items() if key not in present}
-            for part in _by_tokens(missing, self._batch_tokens):
-                self._prefill(part, filled.not_stored, bulk=True)
+            for part in self._parts(missing):
+                _, outcomes = self._prefill(part, bulk=True)
                 filled.prefilled += len(part)
-                if not self.pages.contains([first]):
+                _collect(outcomes, filled.not_stored)
+                if all(isinstance(outcome, NotStored) and outcome.lasting for outcome in outcomes.values()):
+                    filled.not_stored.append("nothing more was prefilled: queries that need the others compute them")
+                    return filled
+                first = first or next((key for key, done in outcomes.items() if isinstance(done, Stored)), None)
+                if first is not None and not self.pages.contains([first]):
                     filled.not_stored.append(
                         "the disk budget holds no more states: queries that need the others prefill them again; "
                         "raise disk_budget to keep all"
@@ -175,7 +186,7 @@ class StateCache:
         return self.pages.delete([key for key, tag in self.pages.tags().items() if tag not in kept])
 
     def _say_if_nothing_fits(self, restored: Restored) -> None:
-        """One warning when no chunk of a question had a state: the store was likely filled with other settings."""
+        """One warning when a store has states and none for a question: it was likely filled with other settings."""
         if self._warned or set(restored.tiers) != {"prefilled"} or restored.damaged:
             return
         self._warned = True
@@ -186,11 +197,11 @@ class StateCache:
         )
 
     def _prefill(
-        self, missing: dict[str, ChunkTokens], not_stored: list[str], *, bulk: bool = False
-    ) -> dict[str, Page]:
-        """Computes the states of `missing` and stores their pages; returns these by key."""
+        self, missing: dict[str, ChunkTokens], *, bulk: bool = False
+    ) -> tuple[dict[str, Page], dict[str, Stored | NotStored]]:
+        """Computes the states of `missing` and stores their pages; returns these, and what became of them, by key."""
         if not missing:
-            return {}
+            return {}, {}
         states = self._model.prefill_chunks(
             self._prefix, [chunk.token_ids for chunk in missing.values()], batch_tokens=self._batch_tokens
         )
@@ -203,21 +214,28 @@ class StateCache:
             )
             for (key, chunk), state in zip(missing.items(), states, strict=True)
         ]
-        for result in self.pages.put(pages, bulk=bulk).values():
-            if isinstance(result, NotStored) and result.reason not in not_stored:
-                not_stored.append(result.reason)
-        return {page.key: page for page in pages}
+        return {page.key: page for page in pages}, self.pages.put(pages, bulk=bulk)
 
-
-def _by_tokens(chunks: dict[str, ChunkTokens], budget: int) -> Iterator[dict[str, ChunkTokens]]:
-    """Splits `chunks` so that no part holds many more than `budget` tokens: bounds the states held at a time."""
-    part: dict[str, ChunkTokens] = {}
-    tokens = 0
-    for key, chunk in chunks.items():
-        if part and tokens + len(chunk.token_ids) > budget:
+    def _parts(self, chunks: dict[str, ChunkTokens]) -> Iterator[dict[str, ChunkTokens]]:
+        """Splits `chunks` so that no part holds many more tokens than a batch, nor states of more than
+        `PART_STATE_BYTES`."""
+        most = max(1, PART_STATE_BYTES // self._model.state_bytes)
+        part: dict[str, ChunkTokens] = {}
+        tokens = 0
+        for key, chunk in chunks.items():
+            if part and (len(part) == most or tokens + len(chunk.token_ids) > self._batch_tokens):
+                yield part
+                part, tokens = {}, 0
+            part[key] = chunk
+            tokens += len(chunk.token_ids)
+        if part:
             yield part
-            part, tokens = {}, 0
-        part[key] = chunk
-        tokens += len(chunk.token_ids)
-    if part:
-        yield part
+
+
+def _collect(outcomes: dict[str, Stored | NotStored], reasons: list[str]) -> None:
+    """Adds the reasons why pages were not stored, one of each kind: a full disk is full for every page."""
+    known = {reason.partition(":")[0] for reason in reasons}
+    for outcome in outcomes.values():
+        if isinstance(outcome, NotStored) and (kind := outcome.reason.partition(":")[0]) not in known:
+            known.add(kind)
+            reasons.append(outcome.reason)

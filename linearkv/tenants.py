@@ -207,7 +207,7 @@ def _load(folder: Path, name: str, given: bytes | None) -> bytes:
     if kept is None:
         raise TenantSecretError(
             f"{folder / _SECRET} is missing, and without it none of this tenant's pages can be used. Restore it from a "
-            f"backup, or destroy tenant {name!r} and index again."
+            f"backup, or destroy tenant {name!r} (linearkv.tenants.destroy_tenant) and index again."
         )
     if given is not None and not secrets.compare_digest(kept, given):
         raise StoreMismatchError(f"The secret given is not the one the store keeps for tenant {name!r}. Leave it out.")
@@ -259,7 +259,7 @@ def _read(path: Path, mark: str) -> bytes | None:
     if not line or line[2] != mark.encode() or line[4].decode() != blake3(line[1]).hexdigest(length=8):
         raise TenantSecretError(
             f"{path} is damaged ({len(content)} bytes). Restore it from a backup; if there is none, destroy the tenant "
-            f"and index again. It is not replaced, because no page could be used with a new one."
+            f"(linearkv.tenants.destroy_tenant) and index again. It is not replaced: no page could be used with a new one."
         )
     return bytes.fromhex(line[3].decode())
 

@@ -45,6 +45,11 @@ class NotStored(NamedTuple):
     reason: str
     """"over budget: …", "disk full: …", "read-only: …" or "failed: …", each with the numbers or the system's words."""
 
+    @property
+    def lasting(self) -> bool:
+        """Other pages would not be stored either."""
+        return not self.reason.startswith("failed")
+
 
 @dataclass
 class TierStat:

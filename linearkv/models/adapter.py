@@ -1,7 +1,7 @@
 """A Gated DeltaNet hybrid as the engine sees it: prefill of prefixes, chunks and text, and answers from a context."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ TokenIds = Sequence[int] | torch.Tensor
 
 BATCH_TOKENS = 16384
 """Tokens, those of the contexts included, that one forward pass over several sequences holds at most."""
+BATCH_STATE_BYTES = 1 << 30
+"""Bytes of transitions and updates that one forward pass over several chunks makes at most: their size does not depend
+on how short the chunks are."""
 
 
 class GDNModel:
@@ -60,6 +63,18 @@ class GDNModel:
     def vocab_size(self) -> int:
         return self.config.vocab_size
 
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer, by the checkpoint's generation config."""
+        listed = self.hf.generation_config.eos_token_id
+        return () if listed is None else tuple(listed) if isinstance(listed, list) else (listed,)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a chunk's transition and update in float32, whatever its length."""
+        gdn = self.gdn_layers[0]
+        return len(self.gdn_layers) * gdn.num_v_heads * gdn.head_k_dim * (gdn.head_k_dim + gdn.head_v_dim) * 4
+
     def empty_prefix(self) -> PrefixState:
         """The prefix of no tokens: zero state, nothing to attend to."""
         gdn, attention = self.gdn_layers[0], self.attention_layers[0]
@@ -94,9 +109,9 @@ class GDNModel:
             self._run(ids[None], cache)
         return PrefixState(
             recurrent=self._recurrent(cache),
-            conv_tail=captured.conv_tail[0],
-            key=captured.key[0],
-            value=captured.value[0],
+            conv_tail=captured.conv_tail(0),
+            key=captured.key(0),
+            value=captured.value(0),
             token_ids=ids.cpu(),
             rotary=self.rotary,
         )
@@ -108,7 +123,6 @@ class GDNModel:
         chunks: Sequence[TokenIds],
         *,
         batch_tokens: int = 8192,
-        on_batch: Callable[[int], None] | None = None,
     ) -> list[ChunkState]:
         """Prefills every chunk once, each as if it alone stood right behind `prefix`.
 
@@ -117,8 +131,8 @@ class GDNModel:
         Args:
             prefix: of `prefill_prefix`, or `empty_prefix()` for states that serve any prompt.
             chunks: token ids of each chunk, at least one token each.
-            batch_tokens: padded tokens per forward pass; fewer need less memory.
-            on_batch: called after each forward pass with the number of chunks it finished.
+            batch_tokens: padded tokens per forward pass; fewer need less memory. Chunks whose states would take more
+                than `BATCH_STATE_BYTES` do not share one, however short they are.
 
         Returns:
             One state per chunk, in the order given, with transition and update in float32.
@@ -131,11 +145,10 @@ class GDNModel:
             if not len(chunk):
                 raise LinearKVError(f"chunk {position} has no tokens: there is nothing to prefill")
         states: list[ChunkState | None] = [None] * len(ids)
-        for batch in _batches([len(chunk) for chunk in ids], batch_tokens):
+        most = max(1, BATCH_STATE_BYTES // self.state_bytes)
+        for batch in _batches([len(chunk) for chunk in ids], batch_tokens, most):
             for position, state in zip(batch, self._prefill_batch(prefix, [ids[i] for i in batch]), strict=True):
                 states[position] = state
-            if on_batch is not None:
-                on_batch(len(batch))
         return [state for state in states if state is not None]
 
     def prefill(self, token_ids: TokenIds, after: Context | None = None) -> Context:
@@ -178,9 +191,10 @@ class GDNModel:
         sequences: Sequence[TokenIds],
         max_new_tokens: int,
         *,
-        stop: Sequence[int] = (),
+        stop: Sequence[int] | None = None,
     ) -> list[list[int]]:
         """Greedy `generate` behind each context; those of equal lengths are decoded together."""
+        stop = self.stop_ids if stop is None else stop
         answers: list[list[int]] = [[] for _ in sequences]
         for rows, ids in self._batches_of_equals(contexts, sequences):
             cache = self._cache([contexts[row] for row in rows])
@@ -202,7 +216,7 @@ class GDNModel:
         token_ids: TokenIds,
         max_new_tokens: int,
         *,
-        stop: Sequence[int] = (),
+        stop: Sequence[int] | None = None,
         sampling: Sampling | None = None,
     ) -> list[int]:
         """Tokens that follow `context` and `token_ids`: all that `stream` yields."""
@@ -214,10 +228,14 @@ class GDNModel:
         token_ids: TokenIds,
         max_new_tokens: int,
         *,
-        stop: Sequence[int] = (),
+        stop: Sequence[int] | None = None,
         sampling: Sampling | None = None,
     ) -> Iterator[int]:
-        """Yields tokens one by one until a token of `stop` (not yielded) or `max_new_tokens`."""
+        """Yields tokens one by one until a token of `stop` (not yielded) or `max_new_tokens`.
+
+        `stop` is by default the end tokens of the checkpoint's generation config; `()` stops at none.
+        """
+        stop = self.stop_ids if stop is None else stop
         sampling = sampling or Sampling()
         generator = sampling.generator(self.device)
         ids = self._token_ids(token_ids)
@@ -247,19 +265,8 @@ class GDNModel:
         cache = self._cache([compose(prefix, [])] * len(ids))
         with Capture(self.gdn_layers, self.attention_layers, lengths, prefix.conv_tail) as captured:
             self._run(padded, cache)
-        transition, update = captured.transition, captured.update
-        conv_tail, key, value = captured.conv_tail, captured.key, captured.value
         for row, chunk in enumerate(ids):
-            length = len(chunk)
-            # Copies, so that one chunk's state does not keep the whole batch alive.
-            yield ChunkState(
-                transition=transition[row].clone(),
-                update=update[row].clone(),
-                conv_tail=conv_tail[row].clone(),
-                key=key[row, :, :length].clone(),
-                value=value[row, :, :length].clone(),
-                token_ids=chunk.cpu(),
-            )
+            yield captured.chunk_state(row, chunk.cpu())
 
     def _run(self, ids: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
         """Hidden states `[B, T, hidden]` of `ids [B, T]` behind `cache`, which goes on to hold them as well."""
@@ -330,11 +337,12 @@ class GDNModel:
         return ids.to(self.device)
 
 
-def _batches(lengths: list[int], budget: int) -> Iterator[list[int]]:
-    """Groups indices of chunks so that each padded batch holds at most `budget` tokens; similar lengths together."""
+def _batches(lengths: list[int], budget: int, most: int) -> Iterator[list[int]]:
+    """Groups indices of chunks so that each padded batch holds at most `budget` tokens and `most` chunks; similar
+    lengths together."""
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > budget:
+        if batch and (len(batch) == most or (len(batch) + 1) * lengths[batch[0]] > budget):
             yield batch
             batch = []
         batch.append(index)

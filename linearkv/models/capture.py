@@ -15,7 +15,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from linearkv.kernels.chunk_delta import chunk_delta
-from linearkv.states import TAIL
+from linearkv.states import TAIL, ChunkState
 
 GDN_PROJECTIONS = ("in_proj_qkv", "in_proj_b", "in_proj_a")
 FUSED_GDN_PROJECTIONS = ("in_proj_qkvz", "in_proj_ba")
@@ -27,9 +27,8 @@ class Capture:
 
     Forward passes that other threads run through the same model meanwhile are not captured.
 
-    After the block, per sequence of the batch: `transition [B, Lg, H, K, K]`, `update [B, Lg, H, K, V]` (float32),
-    `conv_tail [B, Lg, C, TAIL]`, `key` and `value [B, La, T, Hkv, D]` (model dtype); rows past a sequence's length are
-    padding.
+    After the block the methods give what was captured of each sequence of the batch, layer by layer: transition and
+    update in float32, the rest in the model's dtype.
 
     Args:
         gdn_layers, attention_layers: the token mixers, in layer order.
@@ -78,25 +77,31 @@ class Capture:
         self._handles.clear()
         self._projected.clear()
 
-    @property
-    def transition(self) -> torch.Tensor:
-        return torch.stack(self._transitions, dim=1)
+    def transition(self, row: int) -> torch.Tensor:
+        """`[Lg, H, K, K]` of one sequence."""
+        return torch.stack([layer[row] for layer in self._transitions])
 
-    @property
-    def update(self) -> torch.Tensor:
-        return torch.stack(self._updates, dim=1)
+    def update(self, row: int) -> torch.Tensor:
+        """`[Lg, H, K, V]` of one sequence."""
+        return torch.stack([layer[row] for layer in self._updates])
 
-    @property
-    def conv_tail(self) -> torch.Tensor:
-        return torch.stack(self._tails, dim=1)
+    def conv_tail(self, row: int) -> torch.Tensor:
+        """`[Lg, C, TAIL]` of one sequence."""
+        return torch.stack([layer[row] for layer in self._tails])
 
-    @property
-    def key(self) -> torch.Tensor:
-        return torch.stack(self._keys, dim=1)
+    def key(self, row: int) -> torch.Tensor:
+        """`[La, T, Hkv, D]` of one sequence, without its padding."""
+        return torch.stack([layer[row, : int(self._lengths[row])] for layer in self._keys])
 
-    @property
-    def value(self) -> torch.Tensor:
-        return torch.stack(self._values, dim=1)
+    def value(self, row: int) -> torch.Tensor:
+        """`[La, T, Hkv, D]` of one sequence, without its padding."""
+        return torch.stack([layer[row, : int(self._lengths[row])] for layer in self._values])
+
+    def chunk_state(self, row: int, token_ids: torch.Tensor) -> ChunkState:
+        """The state of one sequence: copies, so that it does not keep the whole batch alive."""
+        return ChunkState(
+            self.transition(row), self.update(row), self.conv_tail(row), self.key(row), self.value(row), token_ids
+        )
 
     def _hook(self, module: nn.Module, function: Callable[..., None]) -> None:
         def of_this_thread(*args: Any) -> None:

@@ -17,6 +17,7 @@ import pytest
 from linearkv.cli import main
 from linearkv.progress import shown_progress
 from linearkv.retrieval import DocumentStore
+from linearkv.settings import Settings
 from linearkv.tenants import tenant_folder
 
 REPOSITORY = Path(__file__).parents[2]
@@ -201,8 +202,23 @@ def test_a_wrong_setting_in_the_environment_is_named(run, model, store, monkeypa
     status, _, err = run("query", "Who?", "--store", store, "--model", model)
     assert status == 1
     assert err == (
-        "error: setting chunk_tokens (LINEARKV_CHUNK_TOKENS) is '3': input should be greater than or equal to 16\n"
+        "error: setting chunk_tokens (LINEARKV_CHUNK_TOKENS) is '3': input should be greater than or equal to 32\n"
     )
+
+
+def test_no_disk_budget_can_be_asked_for_in_the_environment(run, model, store, monkeypatch):
+    monkeypatch.setenv("LINEARKV_DISK_BUDGET", "none")
+    status, out, _ = run("query", "Who?", "--store", store, "--model", model, "--json")
+    assert status == 0 and json.loads(out)["text"] is not None
+    assert Settings().disk_budget is None
+
+
+def test_a_missing_path_among_others_is_a_failure_after_the_rest_is_indexed(run, model, corpus, store, tmp_path):
+    status, out, _ = run("index", corpus, tmp_path / "nothere", "--store", store, "--model", model, "--json")
+    report = json.loads(out)
+    assert status == 1
+    assert report["documents"] > 0
+    assert ("nothere", "does not exist") in {(Path(item["path"]).name, item["reason"]) for item in report["skipped"]}
 
 
 def test_a_store_that_is_being_written_is_refused_for_indexing(run, model, corpus, store):

@@ -1,17 +1,22 @@
 """The engine's promises: reuse, identity, isolation, healing, and clear words for what a person gets wrong."""
 
+import contextlib
 import copy
+import errno
 import json
 import os
 import random
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from linearkv import Engine
+from linearkv.cache.files import FileStore
 from linearkv.errors import LinearKVError, StoreLockedError, StoreMismatchError
 from linearkv.models import GDNModel, Sampling, load_model
 
@@ -58,8 +63,9 @@ def test_sources_name_document_heading_and_lines(open_engine, corpus):
 def test_one_chunk_composed_equals_full_prefill_with_exact_storage(open_engine, corpus):
     engine = open_engine(settings={"storage": "fp32"})
     engine.index(corpus)
-    assert text_of(engine) is not None
-    assert engine.query(QUESTION, k=1).text == engine.query(QUESTION, k=1, mode="full").text
+    composed, full = engine.query(QUESTION, k=1), engine.query(QUESTION, k=1, mode="full")
+    assert composed.tokens > 0
+    assert composed.text == full.text
 
 
 def test_pivot_of_all_chunks_equals_full_prefill_of_the_same_prompt(open_engine, corpus):
@@ -426,3 +432,115 @@ def test_two_writers_are_refused_and_readers_are_not(open_engine, corpus):
         with pytest.raises(StoreLockedError, match=str(os.getpid())):
             reader.index(corpus)
         assert reader.query(QUESTION, k=2, max_new_tokens=1).cache.hits == 2
+
+
+def open_descriptors(folder):
+    """Files below a folder that this process holds open."""
+    links = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the listing's own descriptor is gone by now
+            links.append(str(link.readlink()))
+    return [link for link in links if link.startswith(str(folder))]
+
+
+def test_an_engine_that_fails_to_open_leaves_nothing_open(open_engine, corpus, tmp_path, monkeypatch):
+    engine = open_engine()
+    engine.index(corpus)
+    store = engine.store
+    engine.close()
+
+    def broken(*arguments):
+        raise StoreMismatchError("the model computes something else")
+
+    monkeypatch.setattr("linearkv.engine.check_canary", broken)
+    with pytest.raises(StoreMismatchError) as kept:  # the exception keeps its frames, so nothing is closed by chance
+        Engine.open(store, engine.model, tokenizer=engine.prompt.folder)
+    assert kept.value.__traceback__ is not None
+    assert open_descriptors(store) == []
+
+
+def test_decoding_time_is_the_models_own(open_engine, corpus):
+    engine = open_engine()
+    engine.index(corpus)
+    stream = engine.stream(QUESTION, max_new_tokens=6)
+    for _ in stream:
+        time.sleep(0.5)
+    assert stream.answer.tokens > 1
+    assert stream.answer.timings.decode_s < 0.5
+
+
+def test_a_prompt_that_does_not_fit_is_refused_before_the_first_piece(open_engine, corpus):
+    engine = open_engine()
+    engine.index(corpus)
+    limit = engine.model.config.max_position_embeddings
+    with pytest.raises(LinearKVError, match=r"of them the question's\).*shorten the question"):
+        engine.stream("bell " * (limit + 10), k=1)
+
+
+@pytest.mark.parametrize("wanted", [0, -1])
+def test_an_answer_of_no_tokens_is_refused(wanted, open_engine, corpus):
+    engine = open_engine()
+    engine.index(corpus)
+    with pytest.raises(ValueError, match=f"max_new_tokens is {wanted}"):
+        engine.query(QUESTION, max_new_tokens=wanted)
+
+
+def test_a_write_that_fails_once_does_not_end_prefilling(open_engine, corpus, monkeypatch):
+    engine = open_engine()
+    write, failed = FileStore._write_file, []
+
+    def once(self, page, *rest):
+        if not failed:
+            failed.append(page.key)
+            raise OSError(errno.EIO, "Input/output error")
+        return write(self, page, *rest)
+
+    monkeypatch.setattr(FileStore, "_write_file", once)
+    report = engine.index(corpus)
+    assert report.not_stored == ["failed: Input/output error"]
+    assert report.prefilled == report.chunks
+    assert engine.verify().without_state == 1
+    assert engine.index(corpus).prefilled == 1
+
+
+def test_a_full_disk_ends_prefilling_and_says_so(open_engine, corpus, monkeypatch):
+    engine = open_engine(settings={"batch_tokens": 64})
+
+    def full(self, page, *rest):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(FileStore, "_write_file", full)
+    report = engine.index(corpus)
+    assert [reason.partition(":")[0] for reason in report.not_stored] == ["disk full", "nothing more was prefilled"]
+    assert report.prefilled < report.chunks
+
+
+def test_states_that_cannot_be_kept_are_named_in_the_answer(open_engine, corpus, monkeypatch):
+    engine = open_engine()
+    engine.index(corpus)
+    engine.states.pages.delete(engine.states.pages.keys())
+
+    def full(self, page, *rest):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(FileStore, "_write_file", full)
+    answer = engine.query(QUESTION, k=2)
+    assert [reason.partition(":")[0] for reason in answer.cache.not_stored] == ["disk full"]
+
+
+def test_progress_counts_a_chunk_of_many_documents_once(open_engine, tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.md").write_text("# Bell\n\nThe bell rings at noon.\n")
+    (tmp_path / "d.md").write_text("# Ferry\n\nThe ferry leaves at one.\n")
+    engine = open_engine()
+    seen = []
+    engine.index([tmp_path / f"{name}.md" for name in "abcd"], progress=lambda *given: seen.append(given))
+    assert [given for given in seen if given[0] == "prefilling"][-1] == ("prefilling", 2, 2)
+
+
+def test_searching_answers_nothing_and_finds_what_a_query_uses(open_engine, corpus):
+    engine = open_engine()
+    engine.index(corpus)
+    found = engine.search(QUESTION, k=3)
+    assert [hit.chunk_id for hit in found] == [source.chunk_id for source in engine.query(QUESTION, k=3).sources]
+    assert {chunk.rendered for chunk in engine.chunks()} >= {hit.rendered for hit in found}

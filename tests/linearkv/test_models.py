@@ -136,12 +136,30 @@ def test_padding_changes_no_state(kind, one_chunk, assert_close):
 def test_batches_of_any_size_give_the_same_states_in_the_order_given(batch_tokens, tiny_model, assert_close):
     model = tiny_model("qwen3_5")
     prefix, chunks = model.prefill_prefix(random_ids(5)), [random_ids(n, seed=n) for n in (3, 64, 1, 30, 65, 3, 2)]
-    finished = []
-    states = model.prefill_chunks(prefix, chunks, batch_tokens=batch_tokens, on_batch=finished.append)
-    assert sum(finished) == len(chunks)
+    states = model.prefill_chunks(prefix, chunks, batch_tokens=batch_tokens)
+    assert len(states) == len(chunks)
     for chunk, state in zip(chunks, states, strict=True):
         assert torch.equal(state.token_ids, chunk)
         assert_close("transition", model.prefill_chunks(prefix, [chunk])[0].transition, state.transition, 1e-5)
+
+
+def test_short_chunks_share_a_pass_only_as_far_as_their_states_fit(tiny_model, monkeypatch):
+    """A state has the same size for 2 tokens as for 2,000, so tokens alone bound no memory."""
+    model = tiny_model("qwen3_5")
+    state = model.prefill_chunks(model.empty_prefix(), [[5, 6]])[0]
+    assert model.state_bytes == state.transition.nbytes + state.update.nbytes
+    rows = []
+    model.hf.model.embed_tokens.register_forward_hook(lambda module, args, output: rows.append(len(output)))
+    monkeypatch.setattr("linearkv.models.adapter.BATCH_STATE_BYTES", 3 * model.state_bytes)
+    model.prefill_chunks(model.empty_prefix(), [[5, 6]] * 7)
+    assert rows == [3, 3, 1]
+
+
+def test_a_state_does_not_keep_its_batch_alive(tiny_model):
+    model = tiny_model("qwen3_5")
+    for state in model.prefill_chunks(model.empty_prefix(), [random_ids(n, n) for n in (4, 40)]):
+        for part in (state.transition, state.update, state.conv_tail, state.key, state.value):
+            assert part.untyped_storage().nbytes() == part.nbytes
 
 
 def test_no_chunks_give_no_states(tiny_model):
