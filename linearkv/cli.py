@@ -1,4 +1,4 @@
-"""The command line: index, query, bench, doctor.
+"""The command line: index, query, eval, bench, doctor.
 
 Results go to standard output, everything else to standard error. With --json standard output is one JSON value and
 nothing else, also for errors: {"error": {"type": ..., "message": ...}}. Exit status: 0 done, 1 refused or failed, 2 the
@@ -13,8 +13,9 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TextIO
 
 import typer
@@ -181,6 +182,79 @@ def query(
                     begun = True
             print(file=out) if begun else None
             _print_answer(stream.answer, out, max_new_tokens, begun)
+
+
+@app.command(name="eval")
+def evaluate(
+    questions: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Question file: JSON lines with question and answers, SQuAD, MuSiQue, HotpotQA, 2WikiMultihopQA, "
+            "LongBench or RULER. Without one, questions are made from the indexed documents.",
+            metavar="[FILE]",
+        ),
+    ] = None,
+    store: Store = DEFAULT_STORE,
+    model: Model = "reference",
+    tenant: Tenant = "default",
+    conditioning: Conditioning = "prefix",
+    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Chunks of each question.")] = 10,
+    shuffles: Annotated[int, typer.Option("--shuffles", min=1, help="Random orders of each question's chunks.")] = 8,
+    modes: Annotated[
+        str | None, typer.Option("--modes", help="Modes with commas between them, or all.", metavar="NAMES")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only so many questions.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of orders and distractors.")] = 0,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer.")] = 32,
+    rule: Annotated[
+        Literal["linearkv", "squad", "hotpotqa"], typer.Option("--rule", help="How answers are compared.")
+    ] = "linearkv",
+    run_file: Annotated[
+        Path | None,
+        typer.Option("--run", help="Keep finished questions here; an interrupted run goes on.", metavar="FILE"),
+    ] = None,
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="Also write the JSON to this file.", metavar="FILE")
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    storage: Storage = None,
+    as_json: Json = False,
+) -> None:
+    """Measure how much of full prefill's answer quality composed answers keep, over shuffled chunks."""
+    with _command(as_json, interrupted="interrupted; with --run, the same command goes on") as out:
+        if out_file is not None and not out_file.absolute().parent.is_dir():
+            raise FileNotFoundError(f"no such folder: {out_file.absolute().parent}")
+        from linearkv.eval.modes import MODES
+        from linearkv.eval.runner import DEFAULT_MODES
+
+        wanted = list(MODES) if modes == "all" else modes.split(",") if modes else list(DEFAULT_MODES)
+        if questions is None:
+            _require_store(store, tenant)
+        with ExitStack() as opened:
+            if not store.exists():  # questions that bring their own passages need no store, and leave none behind
+                store = Path(opened.enter_context(TemporaryDirectory())) / "store"
+            settings = _settings(storage=storage)
+            engine = opened.enter_context(_open(store, model, tenant, conditioning, device, dtype, settings))
+            progress = opened.enter_context(shown_progress(quiet=as_json))
+            report = engine.evaluate(
+                questions,
+                limit=limit,
+                file=run_file,
+                progress=progress,
+                modes=[name.strip() for name in wanted],
+                k=k,
+                shuffles=shuffles,
+                seed=seed,
+                max_new_tokens=max_new_tokens,
+                rule=rule,
+            )
+        if out_file is not None:
+            report.to_json(out_file)
+        if as_json:
+            print(report.to_json(), file=out)
+        else:
+            print(report.summary(), file=out)
 
 
 @app.command()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
@@ -29,6 +29,9 @@ from linearkv.settings import Settings
 from linearkv.state_cache import ChunkTokens, StateCache
 from linearkv.states import PrefixState
 from linearkv.tenants import open_tenant, tenant_folder
+
+if TYPE_CHECKING:
+    from linearkv.eval.report import EvalReport
 
 _log = logging.getLogger(__name__)
 
@@ -323,6 +326,39 @@ class Engine:
     def chunks(self) -> Iterator[StoredChunk]:
         """Every distinct chunk of the store that can be retrieved."""
         return self._retriever.iter_chunks()
+
+    def evaluate(
+        self,
+        questions: str | Path | None = None,
+        *,
+        limit: int | None = None,
+        file: str | Path | None = None,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> "EvalReport":
+        """How much of full prefill's quality composed answers keep, for this model and these documents.
+
+        Args:
+            questions: a question file (JSON lines with `question` and `answers`, SQuAD, MuSiQue, HotpotQA,
+                2WikiMultihopQA, LongBench, RULER); None makes questions from the indexed documents.
+            limit: only so many questions.
+            file: where finished questions are kept, so that an interrupted run goes on there.
+            options: `modes`, `k`, `shuffles`, `seed`, ...; see `linearkv.eval.runner.EvalOptions`.
+
+        Returns:
+            A report: `.summary()`, `.to_json()`, `.modes`, `.verdict`.
+
+        Raises:
+            LinearKVError: no usable questions, unknown modes, or a `file` of another run.
+        """
+        # Imported here: the evaluation is made of what users can use, the engine included.
+        from linearkv.eval.evaluation import evaluate
+        from linearkv.eval.runner import EvalOptions
+
+        if "modes" in options:
+            options["modes"] = tuple(options["modes"])
+        report = None if progress is None else lambda done, total: progress("evaluating", done, total)
+        return evaluate(self, questions, EvalOptions(**options), limit=limit, file=file, progress=report)
 
     def remove(self, paths: str | Sequence[str]) -> int:
         """Removes documents, by their paths as shown in sources, and their states; returns how many went.

@@ -12,7 +12,13 @@ Update = Callable[[str, int, int | None], None]
 """Called with (stage, done, total); total is None where it is not known."""
 
 EVERY_S = 5.0
-_UNITS = {"reading": "files", "prefilling": "chunks", "measuring": "rounds", "checking": "states"}
+_UNITS = {
+    "reading": "files",
+    "prefilling": "chunks",
+    "measuring": "rounds",
+    "checking": "states",
+    "evaluating": "questions",
+}
 
 
 @contextmanager

@@ -259,7 +259,7 @@ def _read(path: Path, mark: str) -> bytes | None:
     if not line or line[2] != mark.encode() or line[4].decode() != blake3(line[1]).hexdigest(length=8):
         raise TenantSecretError(
             f"{path} is damaged ({len(content)} bytes). Restore it from a backup; if there is none, destroy the tenant "
-            f"(linearkv.tenants.destroy_tenant) and index again. It is not replaced: no page could be used with a new one."
+            f"(linearkv.tenants.destroy_tenant) and index again. A new one would make all pages useless."
         )
     return bytes.fromhex(line[3].decode())
 

@@ -1,0 +1,194 @@
+"""From a question to the case that every mode answers: its chunks, which of them hold the answer, and their orders."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from linearkv import Engine, LinearKVError
+from linearkv.eval.metrics import normalise
+from linearkv.eval.questions import EvalQuestion
+from linearkv.retrieval import Document, Section, chunk_document, render
+
+GOLD_PLACES = ("first", "middle", "last")
+
+
+@dataclass(frozen=True)
+class Order:
+    """One order of a case's chunks. `label` is `shuffle` or the place the gold chunk was put: `gold first`, ..."""
+
+    label: str
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CaseChunk:
+    """A chunk as the question meets it: a name a person recognises, and its text as the prompt has it."""
+
+    name: str
+    rendered: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """A question with its chunks.
+
+    Attributes:
+        chunks: best match of the question first, as retrieval ranks them.
+        gold: indices of the chunks that hold the answer; empty where nobody knows.
+        orders: which orders are asked.
+        note: what a person should know of how the case was made.
+    """
+
+    question: EvalQuestion
+    chunks: tuple[CaseChunk, ...]
+    gold: tuple[int, ...]
+    orders: tuple[Order, ...]
+    note: str = ""
+
+
+class CaseMaker:
+    """Makes cases of `k` chunks: the gold ones among the most similar others.
+
+    A question with passages of its own draws from those, and from other questions' where they are fewer than k. One
+    without draws from the engine's store.
+
+    Args:
+        questions: all of the file: the pool of distractors.
+        k: chunks of a case; more where a question has more gold ones.
+        shuffles: random orders; gold first, middle and last come on top where gold is known.
+        seed: a case depends on it and on the question alone.
+    """
+
+    def __init__(self, engine: Engine, questions: Sequence[EvalQuestion], *, k: int, shuffles: int, seed: int) -> None:
+        if k < 1 or shuffles < 1:
+            raise ValueError(f"k is {k} and shuffles {shuffles}; both count from 1")
+        self.engine, self.questions = engine, questions
+        self.k, self.shuffles, self.seed = k, shuffles, seed
+
+    def case(self, question: EvalQuestion) -> Case:
+        """The case of one question.
+
+        Raises:
+            LinearKVError: there are no chunks for it, or a gold reference leads nowhere.
+        """
+        rng = random.Random(f"{self.seed} {question.id}")
+        chunks, gold, note = self._of_passages(question, rng) if question.passages else self._of_store(question)
+        if not chunks:
+            raise LinearKVError(f"question {question.id}: there are no chunks to answer it from")
+        return Case(question, tuple(chunks), tuple(gold), tuple(self._orders(len(chunks), gold, rng)), note)
+
+    # Chunks
+
+    def _of_passages(self, question: EvalQuestion, rng: random.Random) -> tuple[list[CaseChunk], list[int], str]:
+        pieces: list[tuple[CaseChunk, bool]] = []
+        for index, passage in enumerate(question.passages):
+            cut = self._cut(passage.title, passage.text)
+            holding = [_holds(text, question.answers) for _, text in cut]
+            for part, (heading, text) in enumerate(cut):
+                name = f"{passage.title or 'passage'} [{index}{f'.{part}' if len(cut) > 1 else ''}]"
+                # Of a gold passage that was cut, the parts with the answer are gold; all of it where none has it.
+                is_gold = index in question.gold and (holding[part] or not any(holding))
+                pieces.append((CaseChunk(name, render(heading, text)), is_gold))
+        note = ""
+        if len(pieces) < self.k:
+            strangers = self._strangers(question, {chunk.rendered for chunk, _ in pieces}, rng)
+            borrowed = [chunk for chunk, _ in zip(strangers, range(self.k - len(pieces)), strict=False)]
+            pieces += [(chunk, False) for chunk in borrowed]
+            if borrowed:
+                note = f"{len(borrowed)} of its chunks are other questions' passages"
+        room = max(0, self.k - sum(is_gold for _, is_gold in pieces))
+        kept = []
+        for chunk, is_gold in self._ranked(question.question, pieces):
+            if is_gold or room:
+                kept.append((chunk, is_gold))
+                room -= not is_gold
+        return [chunk for chunk, _ in kept], [i for i, (_, is_gold) in enumerate(kept) if is_gold], note
+
+    def _of_store(self, question: EvalQuestion) -> tuple[list[CaseChunk], list[int], str]:
+        gold = self._gold_of_store(question)
+        found = [CaseChunk(hit.chunk_id, hit.rendered) for hit in self.engine.search(question.question, self.k)]
+        texts = {chunk.rendered for chunk in gold}
+        missed = [chunk for chunk in gold if chunk.rendered not in {other.rendered for other in found}]
+        note = f"retrieval had missed {len(missed)} of {len(gold)} gold chunks" if missed else ""
+        if missed:
+            others = [chunk for chunk in found if chunk.rendered not in texts]
+            found = [chunk for chunk in found if chunk.rendered in texts]
+            found += others[: max(0, self.k - len(gold))] + missed
+        if not question.gold_refs:
+            texts = {chunk.rendered for chunk in found if _holds(chunk.rendered, question.answers)}
+        return found, [i for i, chunk in enumerate(found) if chunk.rendered in texts], note
+
+    def _gold_of_store(self, question: EvalQuestion) -> list[CaseChunk]:
+        gold: dict[str, CaseChunk] = {}
+        for reference in question.gold_refs:
+            if reference in self._by_content:
+                gold[reference] = self._by_content[reference]
+                continue
+            hits = self.engine.search(question.question, self.k, where={"path": reference})
+            if not hits:
+                path, _, rest = reference.rpartition("#")
+                hits = self.engine.search(question.question, self.k, where={"path": path}) if path else []
+                # Small sections are merged under their parent's heading: then any chunk of the document may be meant.
+                named = [
+                    hit for hit in hits if rest in (hit.heading.rpartition(" > ")[2], hit.chunk_id.rpartition("#")[2])
+                ]
+                hits = named or hits
+            if not hits:
+                raise LinearKVError(f"question {question.id}: nothing in the store is called {reference!r}")
+            holding = [hit for hit in hits if _holds(hit.rendered, question.answers)]
+            gold |= {hit.chunk_id: CaseChunk(hit.chunk_id, hit.rendered) for hit in holding or hits[:1]}
+        return list(gold.values())
+
+    @cached_property
+    def _by_content(self) -> dict[str, CaseChunk]:
+        """Chunks of the store by content hash, which is how questions made from the corpus refer to them."""
+        return {
+            chunk.content_hash: CaseChunk(chunk.content_hash[:16], chunk.rendered) for chunk in self.engine.chunks()
+        }
+
+    def _cut(self, title: str, text: str) -> list[tuple[str, str]]:
+        """A passage as the index would cut it: (heading, text)."""
+        document = Document("passage", text, [Section((title,) if title else (), 1, 0, 0, len(text))], format="text")
+        made = chunk_document(document, self.engine.prompt.count_tokens, self.engine.settings.chunk_tokens)
+        return [(chunk.heading, chunk.text) for chunk in made]
+
+    def _strangers(self, question: EvalQuestion, known: set[str], rng: random.Random) -> Iterator[CaseChunk]:
+        """Passages of other questions, in random order, that do not hold an answer."""
+        for index in rng.sample(range(len(self.questions)), len(self.questions)):
+            for passage in self.questions[index].passages:
+                for heading, text in self._cut(passage.title, passage.text)[:1]:
+                    chunk = CaseChunk(
+                        f"{passage.title or 'passage'} of {self.questions[index].id}", render(heading, text)
+                    )
+                    if chunk.rendered not in known and not _holds(chunk.rendered, question.answers):
+                        known.add(chunk.rendered)
+                        yield chunk
+
+    def _ranked(self, question: str, pieces: list[tuple[CaseChunk, bool]]) -> list[tuple[CaseChunk, bool]]:
+        """Most similar to the question first, by the store's embedding model."""
+        asked = self.engine.embedder.encode_query(question)[0]
+        windows = self.engine.embedder.encode([chunk.rendered for chunk, _ in pieces])
+        scores = [float(np.max(rows @ asked)) for rows in windows]
+        return [pieces[i] for i in sorted(range(len(pieces)), key=lambda i: (-scores[i], i))]
+
+    # Orders
+
+    def _orders(self, count: int, gold: Sequence[int], rng: random.Random) -> Iterator[Order]:
+        everything = list(range(count))
+        for _ in range(self.shuffles if count > 1 else 1):
+            yield Order("shuffle", tuple(rng.sample(everything, count)))
+        if not gold or count < 2:
+            return
+        others = [i for i in rng.sample(everything, count) if i not in gold]
+        for place in GOLD_PLACES:
+            at = {"first": 0, "middle": len(others) // 2, "last": len(others)}[place]
+            yield Order(f"gold {place}", (*others[:at], *gold, *others[at:]))
+
+
+def _holds(text: str, answers: Sequence[str]) -> bool:
+    """Whether a text contains one of the answers as whole words."""
+    words = f" {normalise(text)} "
+    return any(f" {normalise(answer)} " in words for answer in answers if normalise(answer))

@@ -1,0 +1,300 @@
+"""Runs an evaluation: every mode answers the same questions from the same chunks in the same orders.
+
+Work is done question by question; each finished question is one line of the run's file, so that a run that was killed
+goes on where it was, and gives what an uninterrupted one gives. Everything in a record but its timings follows from the
+options, the questions and the model alone.
+"""
+
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from linearkv import Context, Engine, LinearKVError
+from linearkv.eval.cases import CaseMaker
+from linearkv.eval.metrics import kl_divergence, relative_error, score, top1_agreement
+from linearkv.eval.modes import Mode, Prepared, Task, find_modes
+from linearkv.eval.questions import EvalQuestion
+from linearkv.models import identify
+
+DEFAULT_MODES = ("full", "sequential", "bidirectional", "cyclic", "bidirectional_pivot1", "prefix_cache", "prefix_only")
+FORMAT = 1
+
+Progress = Callable[[int, int], None]
+"""Called with (questions done, questions in all)."""
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """What is evaluated, and how.
+
+    Attributes:
+        modes: names of `linearkv.eval.modes.MODES`; `full` is always among them.
+        k: chunks of each question.
+        shuffles: random orders of each question's chunks.
+        seed: of the orders and distractors.
+        max_new_tokens: longest answer.
+        rule: how answers are normalised before they are compared, see docs/scoring.md.
+        timed: how many of the questions are also timed, one order at a time, with states already in memory.
+    """
+
+    modes: tuple[str, ...] = DEFAULT_MODES
+    k: int = 10
+    shuffles: int = 8
+    seed: int = 0
+    max_new_tokens: int = 32
+    rule: str = "linearkv"
+    timed: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("k", "shuffles", "max_new_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+
+def run(
+    engine: Engine,
+    questions: Sequence[EvalQuestion],
+    options: EvalOptions,
+    *,
+    file: Path | None = None,
+    about: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Records of all questions, in the order given.
+
+    Args:
+        file: where finished questions are kept, and looked for; None keeps them in memory only.
+        about: what else makes this run the same as another: the question file's digest, say.
+
+    Raises:
+        LinearKVError: unknown modes; `file` belongs to a run with other options, questions or model.
+    """
+    modes = find_modes(options.modes)
+    maker = CaseMaker(engine, questions, k=options.k, shuffles=options.shuffles, seed=options.seed)
+    journal = _Journal(file, fingerprint(engine, options, about or {}))
+    timed = 0
+    try:
+        for number, question in enumerate(questions):
+            if question.id not in journal.records:
+                journal.add(question.id, _record(engine, maker, question, modes, options, timed < options.timed))
+            timed += "ttft_s" in journal.records[question.id]
+            if progress is not None:
+                progress(number + 1, len(questions))
+    finally:
+        journal.close()
+    return [journal.records[question.id] for question in questions]
+
+
+def fingerprint(engine: Engine, options: EvalOptions, about: dict[str, Any]) -> dict[str, Any]:
+    """What two runs must share to be one run."""
+    return {
+        "format": FORMAT,
+        "options": json.loads(json.dumps(asdict(options))),
+        "model": asdict(identify(engine.model)),
+        "prefix_tokens": engine.prefix.token_ids.tolist(),
+        "storage": engine.settings.storage,
+        "chunk_tokens": engine.settings.chunk_tokens,
+        **about,
+    }
+
+
+class _Journal:
+    """Finished records, by question id, and the file they are kept in: a head line and one line a question."""
+
+    def __init__(self, path: Path | None, head: dict[str, Any]) -> None:
+        self.records: dict[str, dict[str, Any]] = {}
+        self._file = None
+        if path is None:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith(b"\n")]  # a killed run may have left half a line
+        if whole:
+            found = json.loads(whole[0])
+            if found != head:
+                different = sorted(key for key in {*found, *head} if found.get(key) != head.get(key))
+                raise LinearKVError(
+                    f"{path} belongs to another run ({', '.join(different)} differ): give another file, or remove it"
+                )
+            for line in whole[1:]:
+                record = json.loads(line)
+                self.records[record["id"]] = record
+        self._file = path.open("r+b" if path.exists() else "w+b")
+        self._file.truncate(sum(map(len, whole)))
+        self._file.seek(0, os.SEEK_END)
+        if not whole:
+            self._write(head)
+
+    def add(self, key: str, record: dict[str, Any]) -> None:
+        # As it would be read back, so that a resumed run cannot differ from an uninterrupted one.
+        self.records[key] = json.loads(json.dumps(record, allow_nan=False))
+        self._write(record)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, value: dict[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(value, allow_nan=False).encode() + b"\n")
+            self._file.flush()
+
+
+def _record(
+    engine: Engine,
+    maker: CaseMaker,
+    question: EvalQuestion,
+    modes: Sequence[Mode],
+    options: EvalOptions,
+    timed: bool,
+) -> dict[str, Any]:
+    """Everything about one question."""
+    record: dict[str, Any] = {
+        "id": question.id,
+        "question": question.question,
+        "answers": list(question.answers),
+        "hops": question.hops,
+        "kind": question.kind,
+    }
+    try:
+        case = maker.case(question)
+    except LinearKVError as error:
+        return record | {"error": str(error)}
+    chunks = [engine.prompt.chunk_ids(chunk.rendered) for chunk in case.chunks]
+    task = Task(
+        engine.model,
+        engine.prefix,
+        chunks,
+        [order.indices for order in case.orders],
+        best=0,
+        storage=engine.settings.storage,
+    )
+    answers = _Answers(engine, question, options)
+    record |= {
+        "note": case.note,
+        "chunks": [{"name": chunk.name, "tokens": len(ids)} for chunk, ids in zip(case.chunks, chunks, strict=True)],
+        "gold": list(case.gold),
+        "orders": [{"label": order.label, "indices": list(order.indices)} for order in case.orders],
+        "modes": {},
+    }
+    for mode in modes:
+        shared = record["modes"].get(mode.same_answers_as)
+        prepared = list(mode.prepare(task))
+        entry = answers.of(prepared, task.full, shared)
+        entry["computed"] = [one.computed + answers.question_tokens for one in prepared]
+        entry["prompt"] = [one.context.length + answers.question_tokens for one in prepared]
+        entry["bytes"] = [one.chunk_bytes for one in prepared]
+        record["modes"][mode.name] = entry
+    if timed:
+        record["ttft_s"] = _timed(task, modes, answers.question_ids)
+    return record
+
+
+class _Answers:
+    """Answers of one question from contexts, and how they differ from full prefill's."""
+
+    def __init__(self, engine: Engine, question: EvalQuestion, options: EvalOptions) -> None:
+        self.engine, self.question, self.options = engine, question, options
+        self.question_ids = engine.prompt.question_ids(question.question)
+        self.question_tokens = len(self.question_ids)
+        self._stop = sorted(engine.prompt.stop_ids)
+        self._full: list[list[int]] = []
+        self._full_logits: list[torch.Tensor] = []
+
+    def of(
+        self, prepared: Sequence[Prepared], full: Sequence[Context], shared: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Per order: answer, scores, and fidelity to full prefill of the same order. The first call must be full's."""
+        if shared is not None:
+            kept = ("answers", "em", "f1", "unscored", "kl", "top1", "state_error", "key_error")
+            return {name: shared[name] for name in kept if name in shared}
+        contexts = [one.context for one in prepared]
+        if not self._full:
+            self._full = self._generate(contexts)
+        logits = self._answer_logits(contexts)
+        if not self._full_logits:
+            self._full_logits = logits
+        tokens = self._greedy(contexts, logits)
+        texts = [self.engine.prompt.decode(ids).strip() for ids in tokens]
+        scored = [score(text, self.question.answers, rule=self.options.rule) for text in texts]
+        entry: dict[str, Any] = {
+            "answers": texts,
+            "em": [one.em for one in scored],
+            "f1": [one.f1 for one in scored],
+            "unscored": scored[0].unscored,
+            "kl": [_rounded(kl_divergence(a, b).mean()) for a, b in zip(self._full_logits, logits, strict=True)],
+            "top1": [_rounded(top1_agreement(a, b)) for a, b in zip(self._full_logits, logits, strict=True)],
+        }
+        if all(one.length == other.length for one, other in zip(contexts, full, strict=True)):
+            entry |= _context_errors(full, contexts)
+        return entry
+
+    def _generate(self, contexts: Sequence[Context]) -> list[list[int]]:
+        asked = [self.question_ids] * len(contexts)
+        return self.engine.model.generate_many(contexts, asked, self.options.max_new_tokens, stop=self._stop)
+
+    def _answer_logits(self, contexts: Sequence[Context]) -> list[torch.Tensor]:
+        """Logits `[T, vocab]` where each token of full prefill's answer is chosen, and where it stops."""
+        asked = [[*self.question_ids, *answer] for answer in self._full]
+        last = self.question_tokens - 1
+        return [logits[last:] for logits in self.engine.model.logits_many(contexts, asked)]
+
+    def _greedy(self, contexts: Sequence[Context], logits: Sequence[torch.Tensor]) -> list[list[int]]:
+        """Greedy answers. Where every choice along full prefill's answer is the same, so is the answer."""
+        tokens: list[list[int]] = [list(answer) for answer in self._full]
+        differing = []
+        for row, (answer, given) in enumerate(zip(self._full, logits, strict=True)):
+            chosen = given.argmax(-1).tolist()
+            ended = len(answer) == self.options.max_new_tokens or chosen[-1] in self._stop
+            if chosen[: len(answer)] != answer or not ended:
+                differing.append(row)
+        if differing:
+            for row, answer in zip(differing, self._generate([contexts[row] for row in differing]), strict=True):
+                tokens[row] = answer
+        return tokens
+
+
+def _context_errors(full: Sequence[Context], made: Sequence[Context]) -> dict[str, Any]:
+    """Relative errors against full prefill, as means over the orders: states per GDN layer and head, keys and values
+    per attention layer."""
+    states = torch.stack([relative_error(a.recurrent, b.recurrent) for a, b in zip(full, made, strict=True)])
+    entry: dict[str, Any] = {"state_error": [[_rounded(head) for head in layer] for layer in states.mean(0).tolist()]}
+    for name in ("key", "value"):
+        errors = torch.stack(
+            [
+                relative_error(getattr(a, name).float()[:, None], getattr(b, name).float()[:, None])[:, 0]
+                for a, b in zip(full, made, strict=True)
+            ]
+        )
+        entry[f"{name}_error"] = [_rounded(layer) for layer in errors.mean(0).tolist()]
+    return entry
+
+
+def _timed(task: Task, modes: Sequence[Mode], question_ids: Sequence[int]) -> dict[str, float]:
+    """Seconds from states in memory to the first token, one order alone, per mode: the middle one of three."""
+    one = Task(task.model, task.prefix, task.chunks, task.orders[:1], task.best, task.storage)
+    seconds = {}
+    for mode in modes:
+        list(mode.prepare(one))  # so that states are in memory
+        runs = []
+        for _ in range(3):
+            one._full.clear()
+            started = time.perf_counter()
+            context = next(iter(mode.prepare(one))).context
+            int(task.model.logits(context, question_ids)[-1].argmax())
+            runs.append(time.perf_counter() - started)
+        seconds[mode.name] = statistics.median(runs)
+    return seconds
+
+
+def _rounded(value: float | torch.Tensor) -> float | None:
+    """Six digits, which is more than a second run on another machine repeats; None for what is not finite."""
+    return float(f"{float(value):.6g}") if math.isfinite(float(value)) else None

@@ -1,0 +1,314 @@
+"""The evaluation says what is true: sanity checks that a hostile reader would ask for."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from linearkv import Engine, LinearKVError, Settings
+from linearkv.eval.cases import CaseMaker
+from linearkv.eval.evaluation import evaluate
+from linearkv.eval.modes import MODES, Prepared, mode
+from linearkv.eval.questions import EvalQuestion, Passage
+from linearkv.eval.reference.generator import HeldOut
+from linearkv.eval.runner import EvalOptions
+
+OPTIONS = EvalOptions(modes=("full", "sequential", "bidirectional", "prefix_cache"), k=4, shuffles=3, timed=1)
+
+
+def questions(count, chunks=4):
+    """Questions in names and wordings of training, which the reference model nearly always gets right."""
+    made = HeldOut(5, held_out_names=False, held_out_wording=False).questions(count, chunks=chunks, chunk_tokens=60)
+    return [
+        EvalQuestion(
+            id=f"q{number}",
+            question=question.question,
+            answers=question.answers,
+            passages=tuple(Passage(heading or "", text) for heading, text in question.chunks),
+            gold=question.gold,
+            hops=question.hops,
+        )
+        for number, question in enumerate(made)
+    ]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    with Engine.open(tmp_path_factory.mktemp("evaluation") / "store", settings=Settings(chunk_tokens=128)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def report(engine):
+    return evaluate(engine, questions(8), OPTIONS)
+
+
+def row(report, name):
+    return next(found for found in report.modes if found.mode == name)
+
+
+def comparable(records):
+    """Records without what no two runs share."""
+    return [{key: value for key, value in record.items() if key != "ttft_s"} for record in records]
+
+
+def test_full_prefill_retains_all_of_itself_and_is_no_more_sensitive_than_itself(report):
+    full = row(report, "full")
+    assert (full.retention.value, full.retention.low, full.retention.high) == (1, 1, 1)
+    assert {name: (e.value, e.low, e.high) for name, e in full.excess.items()} == dict.fromkeys(full.excess, (0, 0, 0))
+    assert (full.kl, full.top1, full.reuse) == (0, 1, 0)
+
+
+def test_the_model_answers_so_that_scores_can_tell_modes_apart(report):
+    assert row(report, "full").em.value > 0.7
+    assert row(report, "sequential").retention.value > 0.7
+
+
+def test_composition_reuses_and_a_prefix_cache_hardly_does(report):
+    assert row(report, "bidirectional").reuse > 0.85 > 0.4 > row(report, "prefix_cache").reuse > 0
+    assert row(report, "prefix_cache").f1 == row(report, "full").f1
+    assert row(report, "bidirectional").bytes > 0 == row(report, "full").bytes
+
+
+def test_composition_is_near_full_prefill_in_every_layer_and_not_equal(report):
+    errors = torch.tensor(row(report, "sequential").state_error)
+    assert errors.shape == (6, 8) and 0 < errors.max() < 1
+    assert torch.tensor(row(report, "full").state_error).max() == 0
+
+
+def test_times_are_of_the_questions_asked_for(report):
+    assert [record["id"] for record in report.records if "ttft_s" in record] == ["q0"]
+    assert row(report, "sequential").speedup > 1
+
+
+def test_the_same_run_gives_the_same_report_to_the_bit(engine, report):
+    again = evaluate(engine, questions(8), OPTIONS)
+    assert comparable(again.records) == comparable(report.records)
+
+
+def test_results_do_not_depend_on_how_much_is_computed_at_once(engine, report, monkeypatch):
+    monkeypatch.setattr("linearkv.models.adapter.BATCH_TOKENS", 1)
+    alone = evaluate(engine, questions(8)[:3], OPTIONS)
+    for one, other in zip(alone.records, report.records, strict=False):
+        for name, entry in one["modes"].items():
+            assert entry["answers"] == other["modes"][name]["answers"]
+            assert entry["kl"] == pytest.approx(other["modes"][name]["kl"], abs=1e-4)
+
+
+def test_a_mode_that_returns_noise_scores_the_floor(engine):
+    @mode("noise", "random states, keys and values")
+    def noise(task):
+        for order in task.orders:
+            context = task.composed(order, "sequential")
+            generator = torch.Generator().manual_seed(0)
+            parts = {
+                name: torch.randn(getattr(context, name).shape, generator=generator)
+                for name in ("recurrent", "key", "value")
+            }
+            yield Prepared(replace(context, **parts), computed=0)
+
+    try:
+        made = evaluate(engine, questions(8), replace(OPTIONS, modes=("noise", "sequential")))
+    finally:
+        del MODES["noise"]
+    assert row(made, "noise").em.value == 0
+    assert row(made, "noise").kl > 10 * row(made, "sequential").kl
+
+
+def test_permuted_labels_break_accuracy(engine):
+    asked = questions(8)
+    wrong = [replace(one, answers=other.answers) for one, other in zip(asked, asked[1:] + asked[:1], strict=True)]
+    made = evaluate(engine, wrong, replace(OPTIONS, modes=("full",), shuffles=1))
+    assert row(made, "full").em.value == 0
+
+
+def test_one_chunk_has_one_order_and_nothing_to_shuffle(engine):
+    made = evaluate(engine, questions(3, chunks=1), replace(OPTIONS, k=1, shuffles=5))
+    assert all(len(record["orders"]) == 1 for record in made.records)
+    composed = row(made, "sequential")
+    assert composed.retention.value == 1 and composed.kl < 1e-4
+    assert composed.order["spread"].value is None and composed.order["spread"].reason
+
+
+def test_a_run_that_was_killed_goes_on_and_equals_an_uninterrupted_one(engine, report, tmp_path):
+    file = tmp_path / "run.jsonl"
+
+    def killed(done, total):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(engine, questions(8), OPTIONS, file=file, progress=killed)
+    with file.open("a") as half:
+        half.write('{"id": "q3", "half of a li')
+    before = file.read_bytes().splitlines()[1]
+    resumed = evaluate(engine, questions(8), OPTIONS, file=file)
+    assert file.read_bytes().splitlines()[1] == before  # nothing is done twice
+    assert comparable(resumed.records) == comparable(report.records)
+    assert comparable(evaluate(engine, questions(8), OPTIONS, file=file).records) == comparable(report.records)
+
+
+@pytest.mark.parametrize("change", [{"k": 3}, {"shuffles": 2}, {"seed": 1}, {"modes": ("full",)}])
+def test_a_file_of_another_run_is_refused(change, engine, tmp_path):
+    file = tmp_path / "run.jsonl"
+    evaluate(engine, questions(1), OPTIONS, file=file)
+    with pytest.raises(LinearKVError, match=r"belongs to another run \(options differ\)"):
+        evaluate(engine, questions(1), replace(OPTIONS, **change), file=file)
+
+
+def test_questions_without_a_gold_answer_are_counted_apart(engine):
+    asked = questions(3)
+    made = evaluate(engine, [*asked[:2], replace(asked[2], answers=())], replace(OPTIONS, modes=("full",)))
+    full = row(made, "full")
+    orders = len(made.records[2]["orders"])
+    assert full.unscored["no gold answer"] == orders and full.em.questions == 2
+    assert "NaN" not in made.to_json()
+
+
+def test_a_question_that_cannot_be_asked_is_named_and_the_rest_goes_on(engine):
+    made = evaluate(engine, [EvalQuestion("lost", "Who?", ("x",), gold_refs=("nowhere.md",)), *questions(1)], OPTIONS)
+    assert row(made, "full").em.questions == 1
+    assert any("'nowhere.md'" in note for note in made.notes)
+
+
+def test_the_json_holds_what_is_needed_to_redo_it(report):
+    given = json.loads(report.to_json())
+    assert [entry["mode"] for entry in given["modes"]] == list(OPTIONS.modes)
+    assert {"em", "f1", "retention", "reuse", "em_interval", "kl"} <= set(given["modes"][1])
+    assert given["options"]["seed"] == 0 and given["machine"]["torch"] == torch.__version__
+    record = given["records"][0]
+    assert sorted(record["orders"][0]["indices"]) == [0, 1, 2, 3]
+    assert len(record["modes"]["sequential"]["answers"]) == len(record["orders"]) == 6  # 3 random, gold in 3 places
+
+
+def test_the_summary_begins_with_a_verdict_and_has_a_line_a_mode(report):
+    text = report.summary()
+    assert text.startswith(f"{report.verdict}.\n")
+    assert "of full prefill's F1" in report.verdict
+    for name in OPTIONS.modes:
+        assert f"\n{name} " in text
+
+
+def test_a_verdict_without_a_score_says_so(engine):
+    asked = [replace(question, answers=("never said",)) for question in questions(2)]
+    assert "cannot tell modes apart" in evaluate(engine, asked, replace(OPTIONS, shuffles=1)).verdict
+
+
+# Cases
+
+
+def maker_of(engine, asked, k=4, shuffles=2, seed=0):
+    return CaseMaker(engine, asked, k=k, shuffles=shuffles, seed=seed)
+
+
+def test_a_case_depends_on_its_question_and_the_seed_alone(engine):
+    asked = questions(5)
+    case = maker_of(engine, asked).case(asked[2])
+    assert maker_of(engine, asked).case(asked[2]) == case
+    assert maker_of(engine, asked, seed=1).case(asked[2]).orders != case.orders
+
+
+def test_gold_is_kept_among_fewer_chunks_and_put_first_middle_and_last(engine):
+    asked = questions(4, chunks=6)
+    for question in asked:
+        case = maker_of(engine, asked, k=3).case(question)
+        assert len(case.chunks) == 3 and len(case.gold) == 1
+        places = {order.label: order.indices.index(case.gold[0]) for order in case.orders if order.label != "shuffle"}
+        assert places == {"gold first": 0, "gold middle": 1, "gold last": 2}
+        assert all(sorted(order.indices) == [0, 1, 2] for order in case.orders)
+
+
+def test_too_few_passages_are_filled_up_with_other_questions_and_it_is_said(engine):
+    asked = questions(4, chunks=2)
+    case = maker_of(engine, asked, k=5).case(asked[0])
+    assert len(case.chunks) == 5 and case.note == "3 of its chunks are other questions' passages"
+    texts = [chunk.rendered for chunk in case.chunks]
+    assert len(set(texts)) == 5
+    strangers = [text for text, chunk in zip(texts, case.chunks, strict=True) if " of q" in chunk.name]
+    assert not any(asked[0].answers[0].lower() in text.lower() for text in strangers)
+
+
+def test_long_passages_are_cut_and_the_part_with_the_answer_is_gold(engine):
+    filler = " ".join(f"The {word} pump was painted grey in the yard." for word in ("old", "new", "small", "far") * 12)
+    passage = Passage("Pumps", f"{filler} The harbour clock was made by Ulla Brand. {filler}")
+    question = EvalQuestion("long", "Who made the harbour clock?", ("Ulla Brand",), (passage,), gold=(0,))
+    case = maker_of(engine, [question], k=20).case(question)
+    assert len(case.chunks) > 3
+    assert all("Ulla Brand" in case.chunks[index].rendered for index in case.gold) and case.gold
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("filled")
+    for name, text in {
+        "bell.md": "# The bell\n\nThe bell was recast in 1911.\n\n# Its keeper\n\nOdo Larch keeps the bell.\n",
+        "ferry.md": "# The ferry\n\nThe ferry leaves at noon from the old pier.\n",
+        "mill.md": "# The mill\n\nThe mill grinds barley on Tuesdays and rye on Fridays.\n",
+    }.items():
+        (folder / name).write_text(text)
+    with Engine.open(folder / "store", settings=Settings(chunk_tokens=32)) as opened:
+        opened.index([folder / name for name in ("bell.md", "ferry.md", "mill.md")])
+        yield opened
+
+
+@pytest.mark.parametrize("reference", ["bell.md", "bell.md#Its keeper"])
+def test_a_gold_document_of_the_store_is_among_the_chunks(reference, filled):
+    question = EvalQuestion("k", "Who keeps the bell?", ("Odo Larch",), gold_refs=(reference,))
+    case = maker_of(filled, [question], k=2).case(question)
+    assert len(case.chunks) == 2
+    assert ["Odo Larch" in case.chunks[index].rendered for index in case.gold] == [True]
+
+
+def test_gold_that_retrieval_missed_is_put_in_and_it_is_said(filled):
+    question = EvalQuestion("k", "When does the ferry leave?", ("barley",), gold_refs=("mill.md",))
+    case = maker_of(filled, [question], k=1).case(question)
+    assert [chunk.name.partition("#")[0] for chunk in case.chunks] == ["mill.md"]
+    assert case.note == "retrieval had missed 1 of 1 gold chunks"
+
+
+def test_questions_are_made_from_the_corpus_where_no_file_is_given(filled):
+    made = evaluate(filled, None, replace(OPTIONS, k=2, shuffles=1), limit=2)
+    assert {record["kind"] for record in made.records} <= {"cloze", "quote"} and len(made.records) == 2
+    assert all(len(record["gold"]) == 1 for record in made.records)
+    assert "made from the corpus" in made.notes[0]
+
+
+def test_a_store_without_documents_gives_no_questions(engine):
+    with pytest.raises(LinearKVError, match="nothing is indexed to make questions from"):
+        evaluate(engine, None, OPTIONS)
+
+
+# The command
+
+
+def command(*arguments, cwd):
+    done = subprocess.run(
+        [sys.executable, "-m", "linearkv.cli", "eval", *map(str, arguments)], capture_output=True, text=True, cwd=cwd
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_prints_json_and_leaves_no_store_behind(tmp_path):
+    file = tmp_path / "qa.jsonl"
+    lines = [
+        {"question": q.question, "answers": q.answers, "contexts": [p.text for p in q.passages], "gold": list(q.gold)}
+        for q in questions(2)
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    status, out, err = command(
+        file, "--k", 3, "--shuffles", 2, "--modes", "full,sequential", "--out", "r.json", "--json", cwd=tmp_path
+    )
+    assert status == 0, err
+    given = json.loads(out)
+    assert [entry["mode"] for entry in given["modes"]] == ["full", "sequential"] and given["questions"] == 2
+    assert json.loads((tmp_path / "r.json").read_text()) == given
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["qa.jsonl", "r.json"]
+
+
+def test_the_command_names_an_unknown_mode(tmp_path):
+    (tmp_path / "qa.jsonl").write_text('{"question": "Who?", "answers": ["x"], "contexts": ["x is it"]}\n')
+    status, _, err = command("qa.jsonl", "--modes", "full,nonsense", cwd=tmp_path)
+    assert status == 1 and "unknown modes nonsense" in err and "Traceback" not in err
