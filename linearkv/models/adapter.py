@@ -175,6 +175,15 @@ class GDNModel:
         return self.logits_many([context], [token_ids])[0]
 
     @torch.inference_mode()
+    def capture(self, token_ids: TokenIds, after: Context) -> Capture:
+        """What a prefill of `token_ids` behind a context computes inside: see `Capture`, with `inputs` kept."""
+        ids = self._token_ids(token_ids)
+        lengths = torch.tensor([len(ids)], device=self.device)
+        with Capture(self.gdn_layers, self.attention_layers, lengths, after.conv_tail, inputs=True) as captured:
+            self._run(ids[None], self._cache([after]))
+        return captured
+
+    @torch.inference_mode()
     def logits_many(self, contexts: Sequence[Context], sequences: Sequence[TokenIds]) -> list[torch.Tensor]:
         """`logits` of each sequence behind its own context; those of equal lengths share a forward pass."""
         logits: list[torch.Tensor] = [torch.empty(0)] * len(sequences)

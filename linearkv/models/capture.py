@@ -36,6 +36,7 @@ class Capture:
         conv_tail: `[Lg, C, TAIL]` raw convolution inputs before the first token; `[Lg, B, C, TAIL]` where the
             sequences have different ones.
         deltas: whether to compute transition and update (a prefix needs none).
+        inputs: whether to keep what they are made of, for `rule_inputs`: as large as the layers' activations.
     """
 
     def __init__(
@@ -45,12 +46,15 @@ class Capture:
         lengths: torch.Tensor,
         conv_tail: torch.Tensor,
         deltas: bool = True,
+        inputs: bool = False,
     ) -> None:
         self._gdn_layers = gdn_layers
         self._attention_layers = attention_layers
         self._lengths = lengths
         self._before = conv_tail
         self._deltas = deltas
+        self._keep_inputs = inputs
+        self._inputs: list[tuple[torch.Tensor, ...]] = []
         self._thread = threading.get_ident()
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
         self._projected: dict[str, torch.Tensor] = {}
@@ -97,6 +101,11 @@ class Capture:
         """`[La, T, Hkv, D]` of one sequence, without its padding."""
         return torch.stack([layer[row, : int(self._lengths[row])] for layer in self._values])
 
+    def rule_inputs(self, layer: int, row: int) -> tuple[torch.Tensor, ...]:
+        """k `[T, Hk, K]`, v `[T, Hv, V]`, g and beta `[T, Hv]` of one sequence in one GDN layer, if `inputs` were kept;
+        see `linearkv.kernels.chunk_delta`."""
+        return tuple(part[row, : int(self._lengths[row])] for part in self._inputs[layer])
+
     def chunk_state(self, row: int, token_ids: torch.Tensor) -> ChunkState:
         """The state of one sequence: copies, so that it does not keep the whole batch alive."""
         return ChunkState(
@@ -131,11 +140,14 @@ class Capture:
             padded = torch.cat([before, raw.transpose(1, 2)], dim=-1)
             last = self._lengths[:, None] + torch.arange(TAIL, device=raw.device)
             self._tails.append(padded.gather(2, last[:, None, :].expand(-1, padded.shape[1], -1)))
+            if self._deltas or self._keep_inputs:
+                inputs = _rule_inputs(layer, padded, b, a)
             if self._deltas:
-                k, v, g, beta = _rule_inputs(layer, padded, b, a)
-                transition, update = chunk_delta(k, v, g, beta, self._lengths)
+                transition, update = chunk_delta(*inputs, self._lengths)
                 self._transitions.append(transition)
                 self._updates.append(update)
+            if self._keep_inputs:
+                self._inputs.append(inputs)
 
         return hook
 
