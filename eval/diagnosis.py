@@ -34,6 +34,14 @@ class Swaps:
         self.layers = len(task.model.gdn_layers)
         self._start = start
         self._alone = [self._inputs(ids, [len(ids)]) for ids in task.chunks]
+        self._orders: dict[tuple[int, ...], list[list[Inputs]]] = {}
+
+    @classmethod
+    def of(cls, task: Task) -> "Swaps":
+        """The one of this task."""
+        if "swaps" not in task.kept:
+            task.kept["swaps"] = cls(task)
+        return task.kept["swaps"]
 
     def composed(
         self,
@@ -86,7 +94,10 @@ class Swaps:
 
     def _in_context(self, order: Sequence[int]) -> list[list[Inputs]]:
         """Inputs of each chunk, place by place, as full prefill of this order computes them."""
-        return self._inputs(self.task.tokens(order), [len(self.task.chunks[index]) for index in order])
+        key = tuple(order)
+        if key not in self._orders:
+            self._orders[key] = self._inputs(self.task.tokens(order), [len(self.task.chunks[index]) for index in order])
+        return self._orders[key]
 
     def _inputs(self, ids: Sequence[int], lengths: Sequence[int]) -> list[list[Inputs]]:
         """[chunk][layer] of one prefill behind the prefix, cut into chunks."""
@@ -112,7 +123,7 @@ def _chain(chunks: Sequence[Inputs], state: torch.Tensor) -> torch.Tensor:
 
 def _swapped(**what: Any) -> Callable[[Task], Iterable[Prepared]]:
     def prepare(task: Task) -> Iterable[Prepared]:
-        swaps = Swaps(task)
+        swaps = Swaps.of(task)
         for order, full in zip(task.orders, task.full, strict=True):
             yield Prepared(swaps.composed(order, full, **what), 0, task.chunk_bytes(order))
 

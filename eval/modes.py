@@ -16,6 +16,7 @@ order. To add one, write the function and register it; it then stands in the sam
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -52,6 +53,7 @@ class Task:
         orders: permutations of the chunks' indices.
         best: index of the chunk that retrieval ranks first; `pivot1` modes prefill it for real.
         storage: storage policy of the states.
+        kept: what strategies compute once for all modes of this task, under names of their own.
     """
 
     model: GDNModel
@@ -60,7 +62,7 @@ class Task:
     orders: Sequence[Sequence[int]]
     best: int = 0
     storage: str = "fp16"
-    _full: list[Context] = field(default_factory=list, repr=False)
+    kept: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def states(self) -> list[ChunkState]:
@@ -72,12 +74,10 @@ class Task:
         """Of each chunk behind nothing."""
         return self._stored(self.model.prefill_chunks(self.model.empty_prefix(), self.chunks))
 
-    @property
+    @cached_property
     def full(self) -> list[Context]:
         """Full prefill of every order."""
-        if not self._full:
-            self._full = self.prefilled(self.orders)
-        return self._full
+        return self.prefilled(self.orders)
 
     def tokens(self, order: Sequence[int]) -> list[int]:
         """Token ids of the chunks in an order."""
