@@ -42,7 +42,7 @@ def test_one_chunk_behind_its_prefix_is_exact(model, prompt, chunks, ragged):
 
 
 def test_one_chunk_in_fp16_storage_keeps_its_stated_tolerance(model, prompt, chunks):
-    """Measured worst case 3e-5 relative in the logits; stated as 2e-4."""
+    """Measured worst case 5e-5 relative in the logits; stated as 2e-4."""
     prefix = model.prefill_prefix(prompt.prefix_ids)
     asked = prompt.question_ids("Who replaced the north pump?")
     for ids, state in zip(chunks, model.prefill_chunks(prefix, chunks), strict=True):
@@ -52,7 +52,7 @@ def test_one_chunk_in_fp16_storage_keeps_its_stated_tolerance(model, prompt, chu
 
 
 def test_one_chunk_in_bfloat16_keeps_its_stated_tolerance(prompt, chunks):
-    """Measured worst case 7e-3 relative in the logits with fp16 storage; stated as 3e-2."""
+    """Measured worst case 8e-3 relative in the logits with fp16 storage; stated as 3e-2."""
     model = load_model("reference", device="cpu", dtype="bfloat16")
     prefix = model.prefill_prefix(prompt.prefix_ids)
     asked = prompt.question_ids("Who replaced the north pump?")
