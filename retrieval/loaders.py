@@ -28,6 +28,8 @@ Item = Document | Skipped | Note
 
 MAX_BYTES = 64 << 20
 _MAX_FRONT_MATTER = 64 << 10
+# Of metadata: far from where any parser that it goes through later would give up.
+_MAX_LEVELS = 50
 # Up to these sizes, in characters, structure is read: the parsers take 50 to 100 times the memory of their text, and
 # docutils takes seconds for 100 kB.
 _MAX_MARKDOWN = 8 << 20
@@ -55,6 +57,13 @@ def load(found: Found, max_bytes: int = MAX_BYTES) -> Iterator[Item]:
 
     max_bytes: larger files are skipped; for JSON lines, which are read line by line, it bounds a line.
     """
+    try:
+        yield from _load(found, max_bytes)
+    except Exception as error:  # whatever a parser trips over, one file must not end the run
+        yield Unreadable(found.path, f"cannot be read: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+
+
+def _load(found: Found, max_bytes: int) -> Iterator[Item]:
     suffix = PurePosixPath(found.path).suffix.lower()
     if suffix in _NO_LOADER:
         yield Skipped(found.path, f"{suffix} files are not read")
@@ -183,7 +192,7 @@ def front_matter(text: str, notes: list[str]) -> tuple[dict[str, Any], int]:
     if not match:
         return {}, 0
     try:
-        value = yaml.load(match[1], _PlainYaml)  # noqa: S506 (a SafeLoader)
+        value = plain(yaml.load(match[1], _PlainYaml))  # noqa: S506 (a SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         notes.append(f"front matter is not valid YAML ({' '.join(str(error).split())[:200]}): left in the text")
         return {}, 0
@@ -192,20 +201,26 @@ def front_matter(text: str, notes: list[str]) -> tuple[dict[str, Any], int]:
     if not isinstance(value, dict):
         # Two horizontal rules with prose between them are Markdown, not broken front matter.
         return {}, 0
-    return plain(value), match.end()
+    return value, match.end()
 
 
-def plain(value: Any) -> Any:
-    """Metadata as JSON can carry it: string keys, dates and unusual numbers as strings, storable characters."""
+def plain(value: Any, levels: int = _MAX_LEVELS) -> Any:
+    """Metadata as JSON can carry it: string keys, dates and unusual numbers as strings, storable characters.
+
+    Raises ValueError for what is nested too deeply, and for integers of thousands of digits.
+    """
+    if not levels:
+        raise ValueError(f"nested more than {_MAX_LEVELS} levels deep")
     if isinstance(value, dict):
-        return {clean(str(key)): plain(item) for key, item in value.items()}
+        return {clean(str(key)): plain(item, levels - 1) for key, item in value.items()}
     if isinstance(value, (list, tuple, set)):
-        return [plain(item) for item in value]
+        return [plain(item, levels - 1) for item in value]
     if isinstance(value, str):
         return clean(value)
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < 2**53:
+    # Compared before anything else: an integer may be too large for a float.
+    if isinstance(value, (int, float)) and abs(value) < 2**53 and math.isfinite(value):
         return value
     return clean(str(value))
 
@@ -271,9 +286,9 @@ def _rst_sections(text: str) -> list[Section]:
 # ---- HTML and PDF ---------------------------------------------------------------------------------------------------
 
 
-def _missing(path: str, package: str, error: ImportError) -> Skipped:
+def _missing(path: str, package: str, error: ImportError) -> Unreadable:
     broken = "" if isinstance(error, ModuleNotFoundError) else f" (it is there, but: {' '.join(str(error).split())})"
-    return Skipped(path, f"needs {package}: pip install 'linearkv[docs]'{broken}")
+    return Unreadable(path, f"needs {package}: pip install 'linearkv[docs]'{broken}")
 
 
 def _declared_charset(data: bytes) -> str | None:
@@ -403,7 +418,10 @@ def _record(path: str, number: int, line: str, notes: list[str], taken: dict[str
     if not text.strip():
         return Skipped(here, f"line {number} has an empty {field!r}")
     title = clean(str(record.get("title") or ""))
-    metadata = {key: value for key, value in plain(record).items() if key != field}
+    try:
+        metadata = {key: value for key, value in plain(record).items() if key != field}
+    except ValueError as error:
+        return Skipped(here, f"line {number} has metadata that cannot be kept: {error}")
     name = _record_name(record.get("id"), number)
     seen = taken[name] = taken.get(name, 0) + 1
     if seen > 1:

@@ -4,7 +4,8 @@ and fuses both by reciprocal rank."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,9 @@ from .decoding import clean
 from .embedder import TextEmbedder
 from .index import VectorIndex
 from .loaders import MAX_BYTES
-from .store import DocumentStore, StoredChunk
-from .syncing import Batch, Progress, Sync, SyncReport, below, inside, relative_path
+from .store import LOCK_TIMEOUT, DocumentStore, StoredChunk
+from .syncing import Batch, Progress, Sync, SyncReport
+from .walking import below, inside, relative_path
 
 _RANK_CONSTANT = 60
 
@@ -60,8 +62,8 @@ class Retriever:
     mode           "rw", or "ro" for a store that is only searched
     lock_timeout   seconds to wait for another writer
 
-    May be used by several threads, one at a time: a search waits while another thread syncs. To search meanwhile, open
-    a second one with mode="ro".
+    May be used by several threads: while one of them syncs or removes, the others search what is committed. A second
+    one that would write is refused like another process.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Retriever:
         *,
         tokenizer: str = "",
         mode: Literal["rw", "ro"] = "rw",
-        lock_timeout: float = 0.0,
+        lock_timeout: float = LOCK_TIMEOUT,
     ):
         if target_tokens < MIN_TARGET:
             raise ValueError(f"target_tokens is {target_tokens}; use at least {MIN_TARGET}")
@@ -83,6 +85,8 @@ class Retriever:
         self.target_tokens = target_tokens
         self.tokenizer = tokenizer
         self._index: VectorIndex | None = None
+        # The thread that writes may search as well, and sees another state of the store than the others do.
+        self._index_guard = threading.Lock()
         self._generation = -1
 
     def close(self) -> None:
@@ -95,7 +99,7 @@ class Retriever:
         self.close()
 
     def writing(self) -> AbstractContextManager[None]:
-        """Hold the writer's lock over several calls. StoreLockedError names the process that has it."""
+        """Hold the writer's lock over several calls of this thread. StoreLockedError names the process that has it."""
         return self.store.writing()
 
     # ---- search --------------------------------------------------------------------------------------------------
@@ -104,7 +108,7 @@ class Retriever:
         """The k best distinct chunks, best first; fewer if there are fewer, none for a blank question.
 
         where: what documents must have, by metadata key: a value, or a list of which one must match; a list in the
-        metadata matches by any of its entries. The key ``path`` matches a document, or all below a folder or file.
+        metadata matches by any of its entries. The key ``path`` matches a document, or all of a folder or file.
         """
         if k < 1:
             raise ValueError(f"k is {k}; ask for at least one chunk")
@@ -113,7 +117,7 @@ class Retriever:
             return []
         self._require_embedder()
         question = self.embedder.encode_query(query)
-        with self.store.reading():
+        with self.store.reading(), self._index_guard:
             index = self._fresh_index()
             allowed = index.ids if where is None else index.ids & self._matching(where)
             if not allowed:
@@ -133,7 +137,7 @@ class Retriever:
     ) -> Hit:
         content_hash, heading, text = self.store.content(key)
         places = self.store.places(key)
-        place = next(p for p in places if where is None or _matches(p.path, p.metadata, where))
+        place = next(p for p in places if where is None or _matches(p.path, p.file, p.metadata, where))
         return Hit(
             chunk_id=f"{place.path}#{content_hash[:16]}",
             path=place.path,
@@ -153,8 +157,9 @@ class Retriever:
         )
 
     def _matching(self, where: dict[str, Any]) -> set[int]:
-        documents = [key for key, path, metadata in self.store.documents() if _matches(path, metadata, where)]
-        return self.store.contents_of(documents)
+        return self.store.contents_of(
+            key for key, path, file, metadata in self.store.documents() if _matches(path, file, metadata, where)
+        )
 
     def _fresh_index(self) -> VectorIndex:
         """The vector index as of the store's present generation: what was added or removed since is applied."""
@@ -185,28 +190,35 @@ class Retriever:
     # ---- for the engine ------------------------------------------------------------------------------------------
 
     def iter_chunks(self, batch: int = 256) -> Iterator[StoredChunk]:
-        """Every distinct chunk that can be retrieved, with its token ids where they were set for this tokenizer."""
-        return self.store.iter_chunks(self.tokenizer, batch)
-
-    def set_token_ids(self, token_ids: dict[str, Sequence[int]]) -> None:
-        """Keep the token ids of chunks, by content hash."""
-        self.store.set_token_ids(self.tokenizer, token_ids)
+        """Every distinct chunk that can be retrieved."""
+        return self.store.iter_chunks(batch)
 
     def live_hashes(self) -> set[str]:
         """Content hashes of all chunks that can be retrieved: whatever else is cached may go."""
         return self.store.live_hashes()
 
-    def remove(self, paths: Iterable[str]) -> int:
+    def remove(self, paths: str | Path | Iterable[str | Path]) -> int:
         """Remove documents, by their paths as shown in hits or as the file system knows them; folders and JSON lines
-        files go with all below them. Returns how many documents went. They come back with the next sync if their files
-        are still there."""
+        files go with all in them. Returns how many documents went. They come back with the next sync if their files are
+        still there.
+
+        Raises ValueError for a blank path, before anything is removed.
+        """
+        given = _listed(paths)
+        for path in given:
+            # Path("") is Path("."): it stands for the working directory, but rarely says so on purpose.
+            if path == Path() or not str(path).strip():
+                raise ValueError(f"a path to remove is {path!r}, which is blank: name a document, a file or a folder")
         count = 0
         with self.store.writing():
-            for path in paths:
-                count += self.store.remove_documents(path.rstrip("/")) or self._remove_location(path)
-            self.store.hide_replaced()
+            for path in map(str, given):
+                count += self._remove_shown(path) or self._remove_location(path)
             self.store.remove_orphans()
         return count
+
+    def _remove_shown(self, path: str) -> int:
+        # Paths as shown are printable; others may hold bytes that SQLite cannot take.
+        return self.store.remove_documents(path.rstrip("/")) if path.isprintable() else 0
 
     def _remove_location(self, path: str) -> int:
         location = os.path.realpath(Path(path).expanduser())
@@ -239,7 +251,6 @@ class Retriever:
         reembed: also accept a store of another embedding model, and embed all of it again.
         Raises StoreLockedError, StoreMismatchError, StoreFullError; what was committed before is kept.
         """
-        given = [paths] if isinstance(paths, (str, Path)) else list(paths)
         if self.measure is None:
             raise LinearKVError("this retriever was opened without measure, which chunking needs: pass measure=")
         with self.store.writing():
@@ -256,15 +267,19 @@ class Retriever:
                 max_bytes=max_bytes,
                 on_batch=on_batch,
                 progress=progress,
-            ).run(given)
+            ).run(_listed(paths))
 
 
-def _matches(path: str, metadata: dict[str, Any], where: dict[str, Any]) -> bool:
+def _listed(paths: str | Path | Iterable[str | Path]) -> list[str | Path]:
+    return [paths] if isinstance(paths, (str, Path)) else list(paths)
+
+
+def _matches(path: str, file: str, metadata: dict[str, Any], where: dict[str, Any]) -> bool:
     for key, wanted in where.items():
         choices = wanted if isinstance(wanted, (list, tuple, set)) else [wanted]
         if key == "path":
             prefixes = [str(choice).rstrip("/") for choice in choices]
-            if not any(below(path, prefix) for prefix in prefixes):
+            if not any(path == prefix or below(file, prefix) for prefix in prefixes):
                 return False
         else:
             value = metadata.get(key)

@@ -2,13 +2,14 @@
 
 Promises
 - A batch of documents is written in one durable transaction: after a kill it is there entirely or not at all.
-- One process writes at a time (``writing``); another one is refused with the name of the first. Readers need no lock,
-  do not wait for the writer, and see whole batches.
+- One thread of one process writes at a time (``writing``); any other is refused with the name of the first. Readers,
+  threads of the same process included, need no lock, do not wait for the writer, and see whole batches.
+- A document that another one replaces is hidden by the very transaction that makes it so.
 - A folder that cannot be written can be read: nothing is created in it.
 - Nothing in the file depends on where the folder lies.
 
-A *content* is a distinct rendered chunk. Documents that share a chunk share its content, and with it its vectors and
-token ids. Contents, once removed, never give their number to another one.
+A *content* is a distinct rendered chunk. Documents that share a chunk share its content, and with it its vectors.
+Contents, once removed, never give their number to another one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -35,11 +37,22 @@ from linearkv.errors import LinearKVError, StoreFullError, StoreLockedError, Sto
 
 from .chunker import Chunk, render
 from .documents import Document
+from .walking import relative_path
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILE = "documents.sqlite"
+LOCK_TIMEOUT = 1.0
+"""Seconds to wait for another writer: for those who hold the lock for an instant, to see whether somebody writes."""
 
-_SCHEMA = """
+# What a document's metadata calls it, for others that replace it.
+_OWN_ID = "CAST(json_extract(metadata, '$.id') AS TEXT)"
+_INDEXES = f"""
+CREATE INDEX documents_by_path ON documents (path);
+CREATE INDEX documents_by_own_id ON documents ({_OWN_ID});
+CREATE INDEX documents_hidden ON documents (hidden) WHERE hidden IS NOT NULL;
+CREATE INDEX documents_replacing ON documents (replaces) WHERE replaces IS NOT NULL;
+"""
+_SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE roots (id INTEGER PRIMARY KEY, label TEXT NOT NULL, location BLOB NOT NULL UNIQUE);
 CREATE TABLE files (
@@ -50,8 +63,8 @@ CREATE TABLE documents (
     title TEXT NOT NULL, metadata TEXT NOT NULL, content_hash TEXT NOT NULL, recipe TEXT NOT NULL,
     sync INTEGER NOT NULL, superseded TEXT, replaces TEXT, hidden TEXT, UNIQUE (file_id, path));
 CREATE TABLE contents (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, content_hash TEXT NOT NULL UNIQUE, heading TEXT NOT NULL, text TEXT NOT NULL,
-    token_ids BLOB, tokenizer TEXT);
+    id INTEGER PRIMARY KEY AUTOINCREMENT, content_hash TEXT NOT NULL UNIQUE, heading TEXT NOT NULL,
+    text TEXT NOT NULL);
 CREATE TABLE chunks (
     document_id INTEGER NOT NULL REFERENCES documents ON DELETE CASCADE, ordinal INTEGER NOT NULL,
     content_id INTEGER NOT NULL REFERENCES contents, line_start INTEGER NOT NULL, line_end INTEGER NOT NULL,
@@ -61,9 +74,18 @@ CREATE TABLE vectors (
     content_id INTEGER NOT NULL REFERENCES contents ON DELETE CASCADE, embedder TEXT NOT NULL,
     windows BLOB NOT NULL, PRIMARY KEY (content_id, embedder));
 CREATE VIRTUAL TABLE words USING fts5(heading, text, content='', tokenize='unicode61');
-"""
+{_INDEXES}"""
+# Format 1 can be read as it is, and is brought to this one by the first who writes. It has two columns that nothing
+# uses, and may blame a file for a package that was missing: every file is read once more.
+_READABLE = ("1", str(SCHEMA_VERSION))
+_FROM_1 = f"""
+ALTER TABLE contents DROP COLUMN token_ids;
+ALTER TABLE contents DROP COLUMN tokenizer;
+UPDATE files SET signature = NULL;
+{_INDEXES}"""
 
 _SHOWN_PATH = "CASE WHEN roots.label = '' THEN documents.path ELSE roots.label || ':' || documents.path END"
+_SHOWN_FILE = "CASE WHEN roots.label = '' THEN files.path ELSE roots.label || ':' || files.path END"
 _OF_DOCUMENTS = "documents JOIN files ON files.id = file_id JOIN roots ON roots.id = root_id"
 _VISIBLE = "FROM chunks JOIN documents ON documents.id = document_id WHERE hidden IS NULL"
 # Scripts written without spaces between words: each character is a word of the lexical index.
@@ -97,12 +119,11 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """A distinct chunk. ``token_ids`` is int32 [tokens], or None until the engine has set it for its tokenizer."""
+    """A distinct chunk."""
 
     content_hash: str
     heading: str
     text: str
-    token_ids: np.ndarray | None
 
     @property
     def rendered(self) -> str:
@@ -111,9 +132,11 @@ class StoredChunk:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a content occurs: one chunk of one document."""
+    """Where a content occurs: one chunk of one document. ``file`` is the path of its file, ``path`` its own: they
+    differ for the records of a JSON lines file. Both are as shown."""
 
     path: str
+    file: str
     title: str
     metadata: dict[str, Any]
     ordinal: int
@@ -128,23 +151,27 @@ class DocumentStore:
     lock_timeout: seconds to wait for another writer before StoreLockedError.
 
     Raises StoreReadOnlyError ("rw" in a folder that cannot be written), StoreMismatchError (another format version) and
-    LinearKVError (nothing there to read, or a damaged file). One object may be used by several threads.
+    LinearKVError (nothing there to read, or a damaged file). One object may be used by several threads: while one of
+    them writes, the others read.
     """
 
-    def __init__(self, folder: str | Path, mode: Literal["rw", "ro"] = "rw", lock_timeout: float = 0.0):
+    def __init__(self, folder: str | Path, mode: Literal["rw", "ro"] = "rw", lock_timeout: float = LOCK_TIMEOUT):
         self.folder = Path(folder).expanduser().absolute()
         self.mode = mode
         self.path = self.folder / FILE
         self.lock_timeout = lock_timeout
-        self._guard = threading.RLock()
-        self._writing = 0
+        # The thread that writes has a connection of its own; the others share one, of which each view is for itself.
+        self._reader_guard, self._writer_guard = threading.RLock(), threading.RLock()
         self._immutable: tuple[int, ...] | None = None
         if mode == "rw":
             self._require_writable()
         elif not self.path.is_file():
             raise LinearKVError(f"no index in {self.folder}: make one first with linearkv index")
-        self._lock = FileLock(self.folder / "writer.lock", thread_local=False)
-        self._connection = self._connect()
+        # Each thread holds or waits for the lock on its own: it stands between threads as it does between processes.
+        self._lock = FileLock(self.folder / "writer.lock", thread_local=True)
+        self._holder = self.folder / "writer.json"
+        self._writer: sqlite3.Connection | None = None
+        self._reader = self._connect()
 
     # ---- opening -------------------------------------------------------------------------------------------------
 
@@ -162,21 +189,25 @@ class DocumentStore:
                 )
 
     def _connect(self) -> sqlite3.Connection:
+        """The connection to read by; the one to write by is made first where there is to be one."""
         with _explained(self):
             if self.mode == "ro":
-                connection = self._connect_read_only()
+                reader = self._connect_read_only()
             else:
-                connection = self._open("rwc")
-                self._create(connection)
-            connection.execute("PRAGMA foreign_keys = ON")
-            version = dict(connection.execute("SELECT key, value FROM meta WHERE key = 'schema'")).get("schema")
-        if version != str(SCHEMA_VERSION):
-            connection.close()
+                self._writer = self._open("rwc")
+                self._create(self._writer)
+                self._writer.execute("PRAGMA foreign_keys = ON")
+                reader = self._open("ro")
+            version = dict(reader.execute("SELECT key, value FROM meta WHERE key = 'schema'")).get("schema")
+        if version not in _READABLE:
+            reader.close()
+            if self._writer:
+                self._writer.close()
             raise StoreMismatchError(
-                f"the index in {self.folder} has format {version}, this LinearKV reads format {SCHEMA_VERSION}: index "
-                "the corpus into a new folder, or use the LinearKV version that made it"
+                f"the index in {self.folder} has format {version}, this LinearKV reads {' and '.join(_READABLE)}: "
+                "index the corpus into a new folder, or use the LinearKV version that made it"
             )
-        return connection
+        return reader
 
     def _open(self, mode: str, extra: str = "") -> sqlite3.Connection:
         # As a URI of percent-encoded bytes: folder names need not be UTF-8.
@@ -201,8 +232,7 @@ class DocumentStore:
             return
         connection.execute("BEGIN IMMEDIATE")
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-            for statement in _SCHEMA.split(";\n"):
-                connection.execute(statement)
+            _execute_all(connection, _SCHEMA)
             connection.execute("INSERT INTO meta VALUES ('schema', ?), ('generation', '0')", (str(SCHEMA_VERSION),))
         connection.execute("COMMIT")
 
@@ -231,8 +261,10 @@ class DocumentStore:
         return status.st_ino, status.st_size, status.st_mtime_ns, wal.stat().st_size if wal.exists() else 0
 
     def close(self) -> None:
-        with self._guard:
-            self._connection.close()
+        with self._reader_guard, self._writer_guard:
+            self._reader.close()
+            if self._writer:
+                self._writer.close()  # the last one to close merges what is left and removes SQLite's side files
 
     def __enter__(self) -> DocumentStore:
         return self
@@ -243,78 +275,97 @@ class DocumentStore:
     # ---- reading and writing -------------------------------------------------------------------------------------
 
     @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """What this thread reads by."""
+        if self._writer and self._lock.is_locked:
+            with self._writer_guard, _explained(self):
+                yield self._writer
+        else:
+            with self._reader_guard, _explained(self):
+                yield self._reader
+
+    @contextmanager
     def reading(self) -> Iterator[None]:
         """One consistent view of the store for all reads inside, whatever a writer does meanwhile."""
-        with self._guard, _explained(self):
+        with self._connection() as db:
             if self._immutable is not None and self._immutable != self._fingerprint():
                 # Someone who may write there did: what was read so far is no longer the file.
-                self._connection.close()
+                db.close()
                 self._immutable = None
-                self._connection = self._connect()
-            if self._connection.in_transaction:
+                self._reader = db = self._connect()
+            if db.in_transaction:
                 yield
                 return
-            self._connection.execute("BEGIN")
+            db.execute("BEGIN")
             try:
                 yield
             finally:
-                self._connection.execute("COMMIT")
+                db.execute("COMMIT")
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Be the writer: hold the store's lock. May be nested. At the end everything is merged into the main file."""
-        with self._guard:
-            if self.mode != "rw":
-                raise StoreReadOnlyError(f"the store in {self.folder} is open for reading only")
-            if not self._writing:
-                self._acquire()
-            self._writing += 1
-            try:
-                yield
-            finally:
-                self._writing -= 1
-                if not self._writing:
-                    # Readers or a full disk may be in the way: then the changes stay in the WAL, where they are safe.
-                    with suppress(sqlite3.Error):
-                        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                    self._lock.release()
+        if not self._writer:
+            raise StoreReadOnlyError(f"the store in {self.folder} is open for reading only")
+        if self._lock.is_locked:
+            yield
+            return
+        self._acquire()
+        try:
+            self._upgrade()
+            yield
+        finally:
+            # Readers or a full disk may be in the way: then the changes stay in the WAL, where they are safe.
+            with suppress(sqlite3.Error), self._writer_guard:
+                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            with suppress(OSError):  # only a courtesy: nobody is to be sent to a process that is done
+                self._holder.unlink()
+            self._lock.release()
 
     def _acquire(self) -> None:
-        holder = self.folder / "writer.json"
         try:
             self._lock.acquire(timeout=self.lock_timeout)
         except Timeout:
             raise StoreLockedError(
-                f"{self.folder} is being written by {_described(holder)}: wait until it ends, or stop it"
+                f"{self.folder} is being written by {_described(self._holder)}: wait until it ends, or stop it"
             ) from None
         with suppress(OSError):  # only a courtesy to whoever is refused
-            aside = holder.with_suffix(f".{os.getpid()}")
+            aside = self._holder.with_suffix(f".{os.getpid()}")
             entry = {
                 "pid": os.getpid(),
                 "command": " ".join(sys.argv)[:500],
                 "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             }
             aside.write_text(json.dumps(entry))
-            aside.replace(holder)
+            aside.replace(self._holder)
+
+    def _upgrade(self) -> None:
+        if self.get("schema") == str(SCHEMA_VERSION):
+            return
+        with self.transaction() as db:
+            _execute_all(db, _FROM_1)
+            self.hide_replaced(db)
+            db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA_VERSION),))
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A durable change: all of it or nothing. Only inside ``writing``. Readers see a new generation."""
-        assert self._writing, "changes need the writer's lock"
-        with self._guard, _explained(self):
-            self._connection.execute("BEGIN IMMEDIATE")
+        """A durable change: all of it or nothing. Only inside ``writing``, by the thread that entered it; the others
+        see it, and a new generation, when it is complete."""
+        assert self._lock.is_locked, "changes need the writer's lock"
+        with self._connection() as db:
+            db.execute("BEGIN IMMEDIATE")
             try:
-                yield self._connection
-                self._connection.execute("UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'generation'")
-                self._connection.execute("COMMIT")
+                yield db
+                db.execute("UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'generation'")
+                db.execute("COMMIT")
             except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
                 raise
 
     def _all(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._guard, _explained(self):
-            return self._connection.execute(sql, parameters).fetchall()
+        with self._connection() as db:
+            return db.execute(sql, parameters).fetchall()
 
     def _one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         rows = self._all(sql, parameters)
@@ -348,6 +399,33 @@ class DocumentStore:
             db.execute("UPDATE roots SET location = ? WHERE id = ?", (os.fsencode(location), root.id))
         return Root(root.id, root.label, location)
 
+    def absorb(self, inner: Sequence[Root], location: str) -> None:
+        """Make the roots that lie in ``location`` one root there, in one step. What was read of their files is kept,
+        under longer paths."""
+        with self.transaction() as db:
+            (outer,) = db.execute(
+                "INSERT INTO roots (label, location) VALUES (?, ?)"
+                " ON CONFLICT DO UPDATE SET label = label RETURNING id",
+                (inner[0].label, os.fsencode(location)),
+            ).fetchone()
+            for root in inner:
+                prefix = relative_path(root.location, location) + "/"
+                db.execute(
+                    "DELETE FROM files WHERE root_id = ? AND ? || path IN (SELECT path FROM files WHERE root_id = ?)",
+                    (root.id, prefix, outer),
+                )
+                db.execute(
+                    "UPDATE documents SET path = ? || path WHERE file_id IN (SELECT id FROM files WHERE root_id = ?)",
+                    (prefix, root.id),
+                )
+                # Read again, since what was found wrong with a file is noted under its path.
+                db.execute(
+                    "UPDATE files SET root_id = ?, path = ? || path, signature = NULL WHERE root_id = ?",
+                    (outer, prefix, root.id),
+                )
+                db.execute("DELETE FROM roots WHERE id = ?", (root.id,))
+            self.hide_replaced(db)
+
     def drop_empty_roots(self, keep: Iterable[int]) -> None:
         kept = ",".join(str(int(key)) for key in keep) or "0"
         with self.transaction() as db:
@@ -367,6 +445,14 @@ class DocumentStore:
         return self._all(
             "SELECT id, path FROM files WHERE root_id = ? AND (? = '' OR path = ? OR substr(path, 1, ?) = ?)",
             (root.id, prefix, prefix, len(prefix) + 1, prefix + "/"),
+        )
+
+    def indexed_files(self, root: Root) -> list[tuple[int, str]]:
+        """(id, path) of the files of a root that have documents, by path."""
+        return self._all(
+            "SELECT id, path FROM files WHERE root_id = ? AND EXISTS"
+            " (SELECT 1 FROM documents WHERE file_id = files.id) ORDER BY path",
+            (root.id,),
         )
 
     def begin_file(self, db: sqlite3.Connection, root: Root, path: str) -> int:
@@ -392,7 +478,8 @@ class DocumentStore:
     def put_document(
         self, db: sqlite3.Connection, file_id: int, document: Document, chunks: list[Chunk], recipe: str, sync: int
     ) -> None:
-        """Write a document with its chunks over what was stored of it."""
+        """Write a document with its chunks over what was stored of it. Whether others replace it is for
+        ``hide_replaced`` to say, before the transaction ends."""
         superseded = document.superseded
         replaces = json.dumps(document.replaces) if document.replaces else None
         metadata = json.dumps(document.metadata, ensure_ascii=False)
@@ -477,15 +564,14 @@ class DocumentStore:
                         row[0] for row in db.execute("SELECT content_hash FROM documents WHERE file_id = ?", (file_id,))
                     ]
                     db.execute("DELETE FROM files WHERE id = ?", (file_id,))
+                self.hide_replaced(db)
         return hashes
 
     def remove_documents(self, shown: str) -> int:
-        """Remove the documents at a path as shown, or below it, as a folder or as records; returns how many."""
-        if not shown:
-            return 0
+        """Remove the document at a path as shown, or those of the file or folder at it; returns how many."""
         rows = self._all(
             f"SELECT documents.id, files.id FROM {_OF_DOCUMENTS}"
-            f" WHERE {_SHOWN_PATH} = ?1 OR substr({_SHOWN_PATH}, 1, ?2) IN (?1 || '/', ?1 || '#')",
+            f" WHERE ?1 IN ({_SHOWN_PATH}, {_SHOWN_FILE}) OR substr({_SHOWN_FILE}, 1, ?2) = ?1 || '/'",
             (shown, len(shown) + 1),
         )
         if rows:
@@ -493,47 +579,37 @@ class DocumentStore:
                 db.executemany("DELETE FROM documents WHERE id = ?", [(row[0],) for row in rows])
                 db.executemany("UPDATE files SET signature = NULL WHERE id = ?", [(row[1],) for row in rows])
                 db.execute("DELETE FROM files WHERE signature IS NULL AND id NOT IN (SELECT file_id FROM documents)")
+                self.hide_replaced(db)
         return len(rows)
 
-    def hide_replaced(self) -> None:
-        """Hide every document that an active one replaces, by its id or its path; show those no longer replaced."""
-        replacing = self._all(
-            f"SELECT documents.id, replaces, documents.path, root_id, {_SHOWN_PATH} FROM {_OF_DOCUMENTS}"
-            " WHERE replaces IS NOT NULL ORDER BY 5"
-        )
-        hidden: dict[int, str] = {}
-        if replacing:
-            by_name: dict[tuple[int, str], list[int]] = {}
-            for key, path, root_id, metadata in self._all(
-                "SELECT documents.id, documents.path, root_id, metadata FROM documents JOIN files ON files.id = file_id"
-            ):
-                stem = re.sub(r"\.\w+$", "", path)
-                for name in {path, stem, str(json.loads(metadata).get("id", ""))} - {""}:
-                    by_name.setdefault((root_id, name), []).append(key)
-            for key, names, path, root_id, shown in replacing:
-                beside = path.rpartition("/")[0]
-                for name in json.loads(names):
-                    near = os.path.normpath(f"{beside}/{name}").replace(os.sep, "/").lstrip("/")
-                    for other in by_name.get((root_id, name)) or by_name.get((root_id, near)) or []:
-                        if other != key:
-                            hidden[other] = f"replaced by {shown}"
-        rows = self._all("SELECT id, superseded, hidden FROM documents WHERE hidden IS NOT NULL")
-        changes = [(superseded, key) for key, superseded, now in rows if key not in hidden and now != superseded]
-        now_hidden = {key: now for key, _, now in rows}
-        changes += [(reason, key) for key, reason in hidden.items() if now_hidden.get(key) is None]
-        if changes:
-            with self.transaction() as db:
-                db.executemany("UPDATE documents SET hidden = ? WHERE id = ?", changes)
+    def hide_replaced(self, db: sqlite3.Connection) -> None:
+        """Hide every document that an active one replaces, by its id or its path; show those no longer replaced. Part
+        of every transaction that changes documents, so that what is replaced is never served."""
+        paths, replacements, _ = _replacements(db)
+        reasons = {key: f"replaced by {paths[by[0]]}" for key, by in replacements.items()}
+        hidden = db.execute("SELECT id, superseded, hidden FROM documents WHERE hidden IS NOT NULL").fetchall()
+        wanted = reasons | {key: superseded or reasons.get(key) for key, superseded, _ in hidden}
+        now = {key: reason for key, _, reason in hidden}
+        changes = [(reason, key) for key, reason in wanted.items() if reason != now.get(key)]
+        db.executemany("UPDATE documents SET hidden = ? WHERE id = ?", changes)
+
+    def replacement_circles(self) -> list[list[tuple[int, str, str]]]:
+        """Documents that replace one another in a circle, each the next and the last one the first: (root id, path of
+        its file, path as shown). None of them hides another."""
+        with self.reading(), self._connection() as db:
+            paths, _, circles = _replacements(db)
+            sql = "SELECT root_id, files.path FROM files JOIN documents ON file_id = files.id WHERE documents.id = ?"
+            return [[(*self._all(sql, (key,))[0], paths[key]) for key in circle] for circle in circles]
 
     def hidden_documents(self) -> list[tuple[int, str, str, str]]:
-        """(root id, path, path as shown, reason) of the documents that stay out of the index."""
+        """(root id, path of its file, path as shown, reason) of the documents that stay out of the index."""
         return self._all(
-            f"SELECT root_id, documents.path, {_SHOWN_PATH}, hidden FROM {_OF_DOCUMENTS}"
+            f"SELECT root_id, files.path, {_SHOWN_PATH}, hidden FROM {_OF_DOCUMENTS}"
             " WHERE hidden IS NOT NULL ORDER BY 3"
         )
 
     def remove_orphans(self) -> int:
-        """Remove the contents that no document has any more, with vectors, words and token ids."""
+        """Remove the contents that no document has any more, with vectors and words."""
         count = 0
         while rows := self._all(
             "SELECT id, heading, text FROM contents WHERE NOT EXISTS"
@@ -563,7 +639,7 @@ class DocumentStore:
             " WHERE content_id = contents.id AND embedder = ?) LIMIT ?",
             (embedder, limit),
         )
-        return [StoredChunk(key, heading, text, None) for key, heading, text in rows]
+        return [StoredChunk(key, heading, text) for key, heading, text in rows]
 
     def keep_vectors_of(self, embedder: str, name: str) -> None:
         """From now on this embedder's vectors are the store's; those of any other are removed."""
@@ -597,9 +673,9 @@ class DocumentStore:
         if not expression:
             return found
         best = 0.0
-        with self._guard, _explained(self):
+        with self._connection() as db:
             sql = "SELECT rowid, bm25(words, 2.0, 1.0) FROM words WHERE words MATCH ? ORDER BY 2, 1"
-            for key, score in self._connection.execute(sql, (expression,)):
+            for key, score in db.execute(sql, (expression,)):
                 if key not in allowed:
                     continue
                 best = best or score
@@ -617,19 +693,23 @@ class DocumentStore:
     def places(self, content_id: int) -> list[Place]:
         """Where a content occurs in visible documents, ordered by path."""
         rows = self._all(
-            f"SELECT {_SHOWN_PATH}, title, documents.metadata, chunks.metadata, ordinal, line_start, line_end"
+            f"SELECT {_SHOWN_PATH}, {_SHOWN_FILE}, title, documents.metadata, chunks.metadata, ordinal, line_start,"
+            " line_end"
             f" FROM {_OF_DOCUMENTS} JOIN chunks ON documents.id = document_id WHERE content_id = ?"
             " AND hidden IS NULL ORDER BY 1, ordinal",
             (content_id,),
         )
-        return [Place(path, title, json.loads(a) | json.loads(b), *rest) for path, title, a, b, *rest in rows]
+        return [
+            Place(path, file, title, json.loads(a) | json.loads(b), *rest) for path, file, title, a, b, *rest in rows
+        ]
 
-    def documents(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
-        """(id, path as shown, metadata) of the visible documents."""
-        for key, path, metadata in self._all(
-            f"SELECT documents.id, {_SHOWN_PATH}, metadata FROM {_OF_DOCUMENTS} WHERE hidden IS NULL ORDER BY 2"
+    def documents(self) -> Iterator[tuple[int, str, str, dict[str, Any]]]:
+        """(id, path and its file's path as shown, metadata) of the visible documents."""
+        for key, path, file, metadata in self._all(
+            f"SELECT documents.id, {_SHOWN_PATH}, {_SHOWN_FILE}, metadata FROM {_OF_DOCUMENTS}"
+            " WHERE hidden IS NULL ORDER BY 2"
         ):
-            yield key, path, json.loads(metadata)
+            yield key, path, file, json.loads(metadata)
 
     def contents_of(self, document_ids: Iterable[int]) -> set[int]:
         found: set[int] = set()
@@ -639,26 +719,18 @@ class DocumentStore:
 
     # ---- for the engine ------------------------------------------------------------------------------------------
 
-    def iter_chunks(self, tokenizer: str = "", batch: int = 256) -> Iterator[StoredChunk]:
+    def iter_chunks(self, batch: int = 256) -> Iterator[StoredChunk]:
         """Every live distinct chunk, oldest first. Memory holds ``batch`` of them, and no transaction stays open
         between batches; chunks that are added meanwhile are met too."""
         last = 0
         while rows := self._all(
-            "SELECT id, content_hash, heading, text, CASE WHEN tokenizer = ? THEN token_ids END FROM contents"
+            "SELECT id, content_hash, heading, text FROM contents"
             f" WHERE id > ? AND id IN (SELECT content_id {_VISIBLE}) ORDER BY id LIMIT ?",
-            (tokenizer, last, batch),
+            (last, batch),
         ):
-            for _, key, heading, text, ids in rows:
-                yield StoredChunk(key, heading, text, None if ids is None else np.frombuffer(ids, "<i4"))
+            for _, key, heading, text in rows:
+                yield StoredChunk(key, heading, text)
             last = rows[-1][0]
-
-    def set_token_ids(self, tokenizer: str, token_ids: dict[str, Sequence[int]]) -> None:
-        """Keep token ids by content hash, for the tokenizer with this identity."""
-        with self.writing(), self.transaction() as db:
-            db.executemany(
-                "UPDATE contents SET token_ids = ?, tokenizer = ? WHERE content_hash = ?",
-                [(np.asarray(ids, "<i4").tobytes(), tokenizer, key) for key, ids in token_ids.items()],
-            )
 
     def live_hashes(self) -> set[str]:
         """Content hashes of every chunk that can be retrieved."""
@@ -710,10 +782,56 @@ def _explained(store: DocumentStore) -> Iterator[None]:
         raise
 
 
+def _execute_all(db: sqlite3.Connection, statements: str) -> None:
+    # Not executescript, which would commit the transaction.
+    for statement in statements.split(";\n"):
+        db.execute(statement)
+
+
+def _replacements(db: sqlite3.Connection) -> tuple[dict[int, str], dict[int, list[int]], list[list[int]]]:
+    """Paths as shown of the documents that replace others; {document: those that replace it, in order of their paths};
+    and the circles that were left out of this, each in the order of replacing."""
+    paths: dict[int, str] = {}
+    replaced_by: dict[int, list[int]] = {}
+    rows = db.execute(
+        f"SELECT documents.id, replaces, documents.path, root_id, {_SHOWN_PATH} FROM {_OF_DOCUMENTS}"
+        " WHERE replaces IS NOT NULL ORDER BY 5"
+    ).fetchall()
+    for key, names, path, root_id, shown in rows:
+        paths[key] = shown
+        beside = path.rpartition("/")[0]
+        for name in json.loads(names):
+            near = os.path.normpath(f"{beside}/{name}").replace(os.sep, "/").lstrip("/")
+            for other in _named(db, root_id, name) or _named(db, root_id, near):
+                if other != key and key not in replaced_by.setdefault(other, []):
+                    replaced_by[other].append(key)
+    circles: list[list[int]] = []
+    while True:
+        try:
+            TopologicalSorter(replaced_by).prepare()
+            return paths, {key: by for key, by in replaced_by.items() if by}, circles
+        except CycleError as error:
+            circle = error.args[1]
+            for new, old in zip(circle, circle[1:], strict=False):
+                replaced_by[old].remove(new)
+            circles.append(circle[:-1])
+
+
+def _named(db: sqlite3.Connection, root_id: int, name: str) -> list[int]:
+    """The documents of a root that have this path, with or without its ending, or this id in their metadata."""
+    rows = db.execute(
+        f"SELECT id, path, {_OWN_ID} FROM documents WHERE (path = ?1 OR (path > ?1 || '.' AND path < ?1 || '/')"
+        f" OR {_OWN_ID} = ?1) AND (SELECT root_id FROM files WHERE files.id = file_id) = ?2",
+        (name, root_id),
+    )
+    return [key for key, path, own_id in rows if name in (path, re.sub(r"\.\w+$", "", path), own_id)]
+
+
 def _described(holder: Path) -> str:
     try:
         entry = json.loads(holder.read_text())
-        return f"process {entry['pid']} ({entry['command']}, since {entry['since']})"
+        who = "this one: another thread, or the store opened twice" if entry["pid"] == os.getpid() else entry["command"]
+        return f"process {entry['pid']} ({who}, since {entry['since']})"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
 

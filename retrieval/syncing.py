@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from .documents import Document, Note, Skipped
 from .embedder import TextEmbedder
 from .loaders import load
 from .store import DocumentStore, Root
-from .walking import Found, Unreadable, shown, walk
+from .walking import Found, Unreadable, below, inside, relative_path, shown, walk
 
 # What loading and chunking do to a file; another number reads every file again.
 _RECIPE = "v1"
@@ -32,6 +33,9 @@ _BATCH_DOCUMENTS = 1024
 _MAX_FINDINGS = 1000
 # A file that changed within this time of being read may change again under the same time stamp.
 _SETTLED_NS = 2_000_000_000
+# Files, and documents of each, by which a corpus that moved is recognised.
+_SAMPLE_FILES = 64
+_SAMPLE_DOCUMENTS = 16
 
 
 @dataclass(frozen=True)
@@ -123,8 +127,6 @@ class Sync:
         self.number = int(self.store.get("sync") or 0) + 1
         self.added: Counter[str] = Counter()
         self.gone: Counter[str] = Counter()
-        # Roots that lie inside a folder given now: their documents move over to it.
-        self.absorbed: list[Root] = []
         # Work of the present batch, in order: documents, unchanged documents, ends of files.
         self.pending: list[Callable[[Any], None]] = []
         self.chunks: dict[str, Chunk] = {}
@@ -140,12 +142,7 @@ class Sync:
         found: list[tuple[_Scope, Found]] = []
         kept: list[tuple[Root, str]] = []
         for scope in scopes:
-            for item in walk(
-                scope.start,
-                root=scope.root.location,
-                follow_outside=self.follow_outside,
-                leave_out=self.leave_out,
-            ):
+            for item in self.walk(scope.start, scope.root.location):
                 if isinstance(item, Found):
                     found.append((scope, item))
                 else:
@@ -162,7 +159,6 @@ class Sync:
             done += item.size
         self.flush()
         self.remove_vanished(scopes, {file.id for file in files if file.id is not None}, kept)
-        self.store.hide_replaced()
         self.store.remove_orphans()
         self.store.drop_empty_roots(scope.root.id for scope in scopes)
         self.finish(scopes)
@@ -171,6 +167,9 @@ class Sync:
         self.report.seconds = time.monotonic() - started
         return self.report
 
+    def walk(self, start: str, root: str) -> Iterator[Found | Skipped]:
+        return walk(start, root=root, follow_outside=self.follow_outside, leave_out=self.leave_out)
+
     def skip(self, path: str, reason: str) -> None:
         self.report.skipped.append(Skipped(path, reason))
 
@@ -178,9 +177,13 @@ class Sync:
 
     def scopes(self, paths: list[str | Path]) -> list[_Scope]:
         """The parts of the corpus that the given paths name, none inside another."""
+        places = [(os.path.realpath(Path(path).expanduser()), str(path)) for path in paths]
+        # Roots first, all of them: a wider folder takes over what a narrower one before it was given as.
+        for location, _ in places:
+            self.cover(location)
         scopes: list[_Scope] = []
-        for path in paths:
-            scope = self.scope(os.path.realpath(Path(path).expanduser()), str(path))
+        for location, given in places:
+            scope = self.scope(location, given)
             if scope is not None:
                 scopes.append(scope)
         unique: list[_Scope] = []
@@ -190,35 +193,65 @@ class Sync:
                 unique.append(scope)
         return unique
 
-    def scope(self, location: str, given: str) -> _Scope | None:
+    def cover(self, location: str) -> None:
+        """See to it that a place, if it exists, lies in a root, and that no other root lies in that one."""
+        if not os.path.exists(location):
+            return
+        folder = location if os.path.isdir(location) else os.path.dirname(location)
         roots = self.store.roots()
-        exists = os.path.exists(location)
+        outer = min((root.location for root in roots if inside(folder, root.location)), key=len, default=folder)
+        inner = [root for root in roots if inside(root.location, outer) and root.location != outer]
+        if inner:
+            self.store.absorb(inner, outer)
+        elif all(root.location != outer for root in roots):
+            self.new_root(outer, roots)
+
+    def new_root(self, folder: str, roots: list[Root]) -> None:
+        """Make a folder that has to do with none of the roots one of them: a new one, or one that was moved there."""
+        name = _base(folder)
         for root in roots:
-            if inside(location, root.location):
-                if not exists and not os.path.isdir(root.location):
-                    self.skip(given, f"{shown(root.location)} does not exist; its documents stay in the index")
-                    return None
-                prefix = relative_path(location, root.location)
-                if not exists and not self.store.files_under(root, prefix):
-                    self.skip(given, "does not exist")
-                    return None
-                return _Scope(root, prefix, location)
-        if not exists:
+            if _base(root.location) != name or os.path.exists(root.location):
+                continue
+            if self.moved(root, folder):
+                self.store.move_root(root, folder)
+                return
+            text = f"does not exist, and {shown(folder)} holds other documents: its own stay in the index"
+            self.report.notes.append(Note(shown(root.location), text))
+        self.store.add_root(_new_label(name, {root.label for root in roots}), folder)
+
+    def moved(self, root: Root, folder: str) -> bool:
+        """Whether a folder holds what was indexed from a root: of a sample of its files at least half, at the same
+        places and with a document unchanged. A common name, even of many files, would say little."""
+        stored = self.store.indexed_files(root)
+        sample = stored[:: -(-len(stored) // _SAMPLE_FILES) or 1]
+        found = {item.path: item for item in self.walk(folder, folder) if isinstance(item, Found)}
+        kept = sum(path in found and self.unchanged(file_id, found[path]) for file_id, path in sample)
+        return kept > 0 and 2 * kept >= len(sample)
+
+    def unchanged(self, file_id: int, found: Found) -> bool:
+        """Whether a file has a document, among its first ones, that is stored as it is."""
+        documents = (item for item in load(found, self.max_bytes) if isinstance(item, Document))
+        for document in islice(documents, _SAMPLE_DOCUMENTS):
+            state = self.store.document_state(file_id, document.path)
+            if state and state[0] == document.content_hash:
+                return True
+        return False
+
+    def scope(self, location: str, given: str) -> _Scope | None:
+        holding = [root for root in self.store.roots() if inside(location, root.location)]
+        root = min(holding, key=lambda root: len(root.location), default=None)
+        if root is None:
             self.skip(given, "does not exist")
             return None
-        folder = location if os.path.isdir(location) else os.path.dirname(location)
-        name = _base(folder)
-        nested = [root for root in roots if inside(root.location, folder)]
-        moved = [root for root in roots if _base(root.location) == name and not os.path.exists(root.location)]
-        if nested:
-            # The wider folder takes over; the documents of the narrower one get their longer paths.
-            root = self.store.add_root(nested[0].label, folder)
-            self.absorbed += nested
-        elif moved:
-            root = self.store.move_root(moved[0], folder)
-        else:
-            root = self.store.add_root(_new_label(name, {root.label for root in roots}), folder)
-        return _Scope(root, "" if folder == location else shown(os.path.basename(location)), location)
+        prefix = relative_path(location, root.location)
+        if not os.path.exists(location):
+            if not os.path.isdir(root.location):
+                self.skip(given, f"{shown(root.location)} does not exist; its documents stay in the index")
+                return None
+            if not self.store.files_under(root, prefix):
+                self.skip(given, "does not exist")
+                return None
+        return _Scope(root, prefix, location)
 
     def remove_vanished(self, scopes: list[_Scope], alive: set[int], kept: list[tuple[Root, str]]) -> None:
         vanished = []
@@ -230,8 +263,6 @@ class Sync:
                     self.report.notes.append(Note(scope.root.shown(path), "could not be read: stays as last read"))
                 else:
                     vanished.append(file_id)
-        for root in self.absorbed:
-            vanished += [file_id for file_id, _ in self.store.files_under(root, "")]
         for key in self.store.remove_files(vanished):
             self.gone[key] += 1
 
@@ -263,7 +294,7 @@ class Sync:
             findings.append(["note", found.path, f"{dropped} more findings like these are not listed"])
         self.replay(root, findings)
         if unreadable:
-            if stored:
+            if stored and self.store.documents_in(stored.id):
                 self.report.notes.append(Note(root.shown(found.path), "could not be read: stays as last read"))
             return file
         if signature != _signature(found.location):
@@ -322,6 +353,7 @@ class Sync:
             for work in self.pending:
                 work(db)
             self.store.put_vectors(db, self.embedder.identity, dict(zip(missing, vectors, strict=True)))
+            self.store.hide_replaced(db)
         order = list(dict.fromkeys(self.order))
         self.pending, self.chunks, self.order, self.characters = [], {}, [], 0
         if self.on_batch and order:
@@ -352,9 +384,18 @@ class Sync:
         report.removed = self.gone.total() - report.renamed
         counts = self.store.counts()
         report.documents, report.chunks = counts["documents"], counts["chunks"]
-        for root_id, path, path_shown, reason in self.store.hidden_documents():
-            if any(scope.root.id == root_id and below(path, scope.prefix) for scope in scopes):
-                self.skip(path_shown, reason)
+
+        def given(root_id: int, file: str) -> bool:
+            return any(scope.root.id == root_id and below(file, scope.prefix) for scope in scopes)
+
+        for root_id, file, path, reason in self.store.hidden_documents():
+            if given(root_id, file):
+                self.skip(path, reason)
+        for circle in self.store.replacement_circles():
+            if any(given(root_id, file) for root_id, file, _ in circle):
+                first, *others = [path for _, _, path in circle]
+                text = f"replaces {', which replaces '.join([*others, first])}: none of them is left out"
+                self.report.notes.append(Note(first, text))
 
 
 def _new_label(name: str, taken: set[str]) -> str:
@@ -366,20 +407,6 @@ def _new_label(name: str, taken: set[str]) -> str:
         number += 1
         label = f"{name}-{number}"
     return label
-
-
-def inside(location: str, folder: str) -> bool:
-    return location == folder or location.startswith(folder.rstrip(os.sep) + os.sep)
-
-
-def relative_path(location: str, folder: str) -> str:
-    """Path as shown of something in a folder; "" for the folder itself."""
-    relative = os.path.relpath(location, folder)
-    return "" if relative == "." else "/".join(map(shown, Path(relative).parts))
-
-
-def below(path: str, prefix: str) -> bool:
-    return prefix == "" or path == prefix or path.startswith((prefix + "/", prefix + "#"))
 
 
 def _base(location: str) -> str:

@@ -1,4 +1,4 @@
-# Paths are text here, because file names need not be UTF-8.
+# Paths are text here, because file names need not be UTF-8 and are compared as they are.
 # ruff: noqa: PTH115, PTH116, PTH118, PTH208
 """Find the files of a corpus: every real file once, in a fixed order, and a report line for whatever is left out.
 
@@ -37,7 +37,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Unreadable(Skipped):
-    """Skipped because the system refused to read it now; what was indexed from it earlier need not be gone."""
+    """Skipped for a reason that may lie outside the file: it is tried again at the next run, and what was indexed of it
+    earlier stays."""
 
 
 def shown(name: str) -> str:
@@ -47,6 +48,22 @@ def shown(name: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def inside(location: str, folder: str) -> bool:
+    """Whether a place is a folder, or in it."""
+    return location == folder or location.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def relative_path(location: str, folder: str) -> str:
+    """Path as shown of something in a folder; "" for the folder itself."""
+    relative = os.path.relpath(location, folder)
+    return "" if relative == "." else "/".join(map(shown, Path(relative).parts))
+
+
+def below(file: str, prefix: str) -> bool:
+    """Whether a file, by its path as shown, is the file or in the folder at ``prefix``; "" holds all."""
+    return prefix in ("", file) or file.startswith(prefix + "/")
 
 
 def _left_out(name: str) -> str | None:
@@ -75,8 +92,7 @@ class _Walk:
         self.entries: list[tuple[str, str]] = []
 
     def run(self, start: str) -> Iterator[Found | Skipped]:
-        relative = os.path.relpath(start, self.root)
-        self.entries.append((start, "" if relative == "." else "/".join(map(shown, Path(relative).parts))))
+        self.entries.append((start, relative_path(start, self.root)))
         links: list[tuple[str, str]] = []
         while self.entries or links or self.links:
             if self.entries:
@@ -90,6 +106,8 @@ class _Walk:
     def _visit(self, location: str, path: str) -> Iterator[Found | Skipped]:
         try:
             status = os.lstat(location)
+        except FileNotFoundError:
+            return  # gone since it was listed or indexed
         except OSError as error:
             yield Unreadable(path, f"cannot be read: {error.strerror}")
             return
@@ -116,11 +134,11 @@ class _Walk:
             return
         entries = []
         for name in names:
-            below = f"{path}/{shown(name)}" if path else shown(name)
+            inner = f"{path}/{shown(name)}" if path else shown(name)
             if reason := _left_out(name):
-                yield Skipped(below, reason)
+                yield Skipped(inner, reason)
             else:
-                entries.append((os.path.join(location, name), below))
+                entries.append((os.path.join(location, name), inner))
         self.entries += reversed(entries)
 
     def _file(self, location: str, path: str, status: os.stat_result) -> Found | Skipped:
@@ -140,11 +158,11 @@ class _Walk:
             reason = "a link to nothing" if isinstance(error, FileNotFoundError) else f"a link: {error.strerror}"
             yield Skipped(path, f"{reason}: {shown(os.readlink(location))}")
             return
-        inside = target == self.root or target.startswith(self.root.rstrip(os.sep) + os.sep)
-        below = Path(target[len(self.root) :]).parts if inside else ()
-        if not inside and not self.follow_outside:
+        within = inside(target, self.root)
+        parts = Path(target[len(self.root) :]).parts if within else ()
+        if not within and not self.follow_outside:
             yield Skipped(path, f"a link out of the indexed folder, to {shown(target)} (follow_outside is off)")
-        elif any(_left_out(name) for name in below):
+        elif any(_left_out(name) for name in parts):
             yield Skipped(path, f"a link to something hidden: {shown(os.readlink(location))}")
         elif stat.S_ISDIR(status.st_mode):
             yield from self._folder(target, path, status)

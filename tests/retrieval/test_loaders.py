@@ -155,6 +155,37 @@ def test_bad_records_are_listed_by_line_and_the_others_kept(loaded):
     assert [item.path.partition("#")[2] for item in skipped] == [f"line-{n}" for n in (2, 3, 4, 5, 6)]
 
 
+@pytest.mark.parametrize("depth", [60, 900])
+def test_a_record_with_deeply_nested_metadata_is_listed_and_the_others_kept(loaded, depth):
+    deep = f'{{"text": "one", "meta": {"[" * depth}{"]" * depth}}}'
+    documents, (skipped,), _ = loaded("a.jsonl", f'{deep}\n{{"text": "two", "meta": {"[" * 40}{"]" * 40}}}')
+    assert [document.text for document in documents] == ["two"]
+    assert skipped.path == "a.jsonl#line-1"
+    assert skipped.reason == "line 1 has metadata that cannot be kept: nested more than 50 levels deep"
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.md"])
+def test_integers_beyond_any_float_are_kept_as_text(loaded, name):
+    text = f'{{"text": "one", "n": {10**400}}}' if name == "a.jsonl" else f"---\nn: {10**400}\n---\none"
+    (document,), _, _ = loaded(name, text)
+    assert document.metadata["n"] == str(10**400)
+
+
+def test_front_matter_with_an_integer_too_long_to_write_stays_in_the_text(loaded):
+    (document,), _, (note,) = loaded("a.md", f"---\nn: 0x{'f' * 9000}\n---\none")
+    assert document.metadata == {} and "front matter is not valid YAML" in note.text
+
+
+@pytest.mark.parametrize("name", ["a.md", "a.jsonl"])
+def test_what_a_parser_raises_unexpectedly_is_the_reason_why_its_file_is_skipped(loaded, monkeypatch, name):
+    def fail(*_):
+        raise KeyError("no such token")
+
+    monkeypatch.setattr("linearkv.retrieval.loaders.decode", fail)
+    documents, (skipped,), _ = loaded(name, '{"text": "one"}')
+    assert not documents and skipped.reason == "cannot be read: KeyError: 'no such token'"
+
+
 def test_lone_surrogates_in_records_are_replaced_and_pairs_kept(loaded):
     lines = '{"text": "holds \\ud83d jars"}\n{"text": "holds \\ud83e\\udded compasses"}\n'
     (first, second), _, (note,) = loaded("a.jsonl", lines)

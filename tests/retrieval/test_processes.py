@@ -1,12 +1,15 @@
 """What holds between processes: one writer, readers at any time, kills at any moment, machines that differ."""
 
+import fcntl
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -72,6 +75,32 @@ def test_a_lock_dies_with_its_process(start, write, tmp_path):
         pass
 
 
+@pytest.fixture
+def looking(tmp_path):
+    """Share the writer's lock, as who only looks whether somebody writes; returns what ends it."""
+    (tmp_path / "store").mkdir(exist_ok=True)
+    with (tmp_path / "store" / "writer.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield lambda: fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def test_who_only_looks_whether_somebody_writes_is_not_in_the_way(looking, write, quick):
+    threading.Timer(0.05, looking).start()
+    assert quick.sync(write({"a.md": "lamp"})).added == 1
+
+
+def test_a_writer_that_is_done_is_not_named_as_the_one_who_writes(write, tmp_path, start, looking):
+    looking()
+    assert start(write({"a.md": "lamp"})).wait() == 0
+    with (
+        (tmp_path / "store" / "writer.lock").open() as file,
+        DocumentStore(tmp_path / "store", lock_timeout=0) as store,
+    ):
+        fcntl.flock(file, fcntl.LOCK_SH)
+        with pytest.raises(StoreLockedError, match="is being written by another process: wait"), store.writing():
+            pass
+
+
 def test_readers_see_whole_batches_while_a_writer_is_at_work(start, write, tmp_path, hashing_embedder):
     writer = start(write(FILES), pause=0.05)
     writer.stdout.readline()
@@ -103,6 +132,21 @@ def test_killed_at_random_moments_a_run_goes_on_and_ends_as_an_uninterrupted_one
     output, _ = last.communicate()
     _, documents, added, unchanged = output.split("\n")[-2].split()
     assert int(documents) == 500 and int(unchanged) > 0 and int(added) < 500
+    assert content(tmp_path / "store") == content(tmp_path / "whole")
+
+
+def test_killed_while_it_took_over_a_narrower_folder_a_wider_one_goes_on_to_a_whole_index(start, write, tmp_path):
+    docs = write({f"people/{name}": text for name, text in FILES.items()})
+    write({f"l{n}.md": f"Cellar {n} contains {n * 7} buttons." for n in range(200)})
+    assert start(docs / "people").wait() == 0
+    process = start(docs, pause=30)
+    assert process.stdout.readline().startswith("batch")
+    process.kill()
+    process.wait()
+    assert start(docs).wait() == 0
+    shutil.rmtree(docs / "people")
+    assert start(docs).wait() == 0
+    assert start(docs, "whole").wait() == 0
     assert content(tmp_path / "store") == content(tmp_path / "whole")
 
 

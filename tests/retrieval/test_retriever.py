@@ -1,5 +1,6 @@
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,50 @@ def test_where_filters_by_metadata_and_path(quick, write, where, found):
     assert sorted(paths(quick.search("lamp", 5, where=where))) == found
 
 
+@pytest.fixture
+def corpus_with_hashes(quick, write):
+    """An index of names that go on behind a "#", which also stands between a file and its records."""
+    lines = '{"id": 1, "text": "Red lamp."}\n{"id": 2, "text": "Blue lamp."}\n'
+    names = ("C/a.md", "C#/a.md", "C#.md", "a.jsonl#old/b.md")
+    corpus = write({name: f"Lamp {n}." for n, name in enumerate(names)} | {"a.jsonl": lines})
+    quick.sync(corpus)
+    return corpus
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("C", ["C/a.md"]),
+        ("C#", ["C#/a.md"]),
+        ("a.jsonl", ["a.jsonl#1", "a.jsonl#2"]),
+        ("a.jsonl#1", ["a.jsonl#1"]),
+        ("a.jsonl#old", ["a.jsonl#old/b.md"]),
+    ],
+)
+def test_a_path_means_a_folder_a_file_or_a_record_and_nothing_that_only_starts_like_it(
+    quick, corpus_with_hashes, path, found
+):
+    assert sorted(paths(quick.search("lamp", 9, where={"path": path}))) == found
+    assert quick.remove(path) == len(found)
+    assert set(paths(quick.search("lamp", 9))).isdisjoint(found)
+
+
+def test_a_folder_that_cannot_be_listed_keeps_nothing_of_one_whose_name_only_starts_like_its(
+    quick, corpus_with_hashes, monkeypatch
+):
+    shutil.rmtree(corpus_with_hashes / "C#")
+    listdir = os.listdir
+
+    def refuse(path):
+        if Path(path).name == "C":
+            raise PermissionError(13, "Permission denied")
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert summary(quick.sync(corpus_with_hashes))["removed"] == 1
+    assert "C/a.md" in paths(quick.search("lamp", 9))
+
+
 def test_an_open_reader_sees_what_a_writer_adds_and_removes(quick, write, tmp_path, hashing_embedder):
     corpus = write({"a.md": "A lamp."})
     quick.sync(corpus)
@@ -240,8 +285,58 @@ def test_a_sync_of_one_place_leaves_the_others_alone(quick, write):
 def test_a_wider_folder_takes_the_narrower_one_over(quick, write):
     docs = write({"sub/a.md": "lamp", "b.md": "plums"})
     quick.sync(docs / "sub")
-    assert summary(quick.sync(docs)) == {"renamed": 1, "added": 1, "embedded": 1}
+    assert summary(quick.sync(docs)) == {"unchanged": 1, "added": 1, "embedded": 1}
     assert sorted(paths(quick.search("lamp", 5))) == ["b.md", "sub/a.md"]
+
+
+@pytest.mark.parametrize("given", [["b.md"], ["sub", "b.md"], ["b.md", "sub"]])
+def test_a_wider_folder_that_is_read_in_part_keeps_the_narrower_one(quick, write, given):
+    docs = write({"sub/a.md": "lamp", "sub/c.jsonl": '{"id": 1, "text": "tiles"}', "b.md": "plums"})
+    quick.sync(docs / "sub")
+    quick.sync([docs / name for name in given])
+    assert sorted(paths(quick.search("lamp tiles plums", 5))) == ["b.md", "sub/a.md", "sub/c.jsonl#1"]
+
+
+class Interrupted(Exception):
+    pass
+
+
+def after(calls):
+    """A callback that interrupts the run when it is called more often than this."""
+    left = [calls]
+
+    def callback(_):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Interrupted
+
+    return callback
+
+
+@pytest.mark.parametrize("files", [0, 1, 2])
+def test_an_interrupted_widening_leaves_no_document_behind(quick, write, files):
+    docs = write({"sub/a.md": "lamp", "b.md": "plums", "c.md": "tiles"})
+    quick.sync(docs / "sub")
+    with pytest.raises(Interrupted):
+        quick.sync(docs, progress=after(files))
+    assert "sub/a.md" in paths(quick.search("lamp", 5))
+    quick.sync(docs)
+    shutil.rmtree(docs / "sub")
+    assert summary(quick.sync(docs)) == {"unchanged": 2, "removed": 1}
+    assert sorted(paths(quick.search("lamp", 5))) == ["b.md", "c.md"]
+
+
+def test_a_folder_that_an_earlier_run_left_beside_the_wider_one_is_taken_over(quick, write):
+    docs = write({"sub/a.md": "lamp", "b.md": "plums"})
+    quick.sync(docs)
+    with quick.writing():
+        left = quick.store.add_root("sub", str(docs / "sub"))
+        with quick.store.transaction() as db:
+            for name in ("a.md", "gone.md"):
+                quick.store.begin_file(db, left, name)
+    assert summary(quick.sync(docs)) == {"unchanged": 2}
+    assert [root.location for root in quick.store.roots()] == [str(docs)]
+    assert [path for _, path in quick.store.files_under(quick.store.roots()[0], "")] == ["b.md", "sub/a.md"]
 
 
 def test_overlapping_paths_are_indexed_once(quick, write):
@@ -256,6 +351,41 @@ def test_a_corpus_that_moved_is_recognised(quick, write, tmp_path):
     corpus.rename(tmp_path / "elsewhere" / "corpus")
     assert summary(quick.sync(tmp_path / "elsewhere" / "corpus")) == {"unchanged": 2}
     assert paths(quick.search("lamp", 1)) == ["a.md"]
+
+
+def test_a_corpus_that_moved_and_was_edited_in_part_is_recognised(quick, write, tmp_path):
+    corpus = write({"a.md": "lamp", "b.md": "plums", "c.md": "tiles", "d.png": b"", "e.png": b""})
+    quick.sync(corpus)
+    (tmp_path / "elsewhere").mkdir()
+    corpus.rename(tmp_path / "elsewhere" / "corpus")
+    write({"c.md": "more tiles"}, folder="elsewhere/corpus")
+    assert summary(quick.sync(tmp_path / "elsewhere" / "corpus")) == {"unchanged": 2, "updated": 1, "embedded": 1}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"other.md": "tiles"},
+        {"readme.md": "tiles", "licence.md": "A copy of the licence.", "guide.md": "marbles"},
+    ],
+    ids=["other names", "some names and a text in common"],
+)
+def test_another_folder_of_the_same_name_leaves_the_documents_of_one_that_is_gone(quick, write, tmp_path, files):
+    common = {"licence.md": "A copy of the licence."}
+    usb = write({"readme.md": "lamp", "guide.md": "plums"} | common, folder="usb/docs")
+    quick.sync(usb)
+    (tmp_path / "usb").rename(tmp_path / "unmounted")
+    home = write(files, folder="home/docs")
+    report = quick.sync(home)
+    assert report.removed == 0
+    assert {"readme.md", "guide.md"} <= set(paths(quick.search("lamp plums", 9)))
+    (note,) = report.notes
+    assert (note.path, note.text) == (
+        str(usb),
+        f"does not exist, and {home} holds other documents: its own stay in the index",
+    )
+    (tmp_path / "unmounted").rename(tmp_path / "usb")
+    assert summary(quick.sync([usb, home])) == {"unchanged": 3 + len(files)}
 
 
 def test_a_corpus_that_is_gone_is_not_emptied(quick, write, tmp_path):
@@ -287,6 +417,39 @@ def test_a_folder_that_cannot_be_listed_keeps_its_documents(quick, write, monkey
     assert report.documents == 2
 
 
+def test_a_file_that_is_gone_is_removed_when_it_is_named(quick, write):
+    corpus = write({"a.md": "lamp", "b.md": "plums"})
+    quick.sync(corpus)
+    (corpus / "b.md").unlink()
+    report = quick.sync(corpus / "b.md")
+    assert (summary(report), report.skipped, report.notes) == ({"removed": 1}, [], [])
+
+
+def test_what_a_missing_package_kept_out_is_read_once_it_is_there(quick, write, monkeypatch):
+    corpus = write({"a.html": "<html><body><p>The lamp is lit at six, and put out at nine.</p></body></html>"})
+    monkeypatch.setattr("linearkv.retrieval.syncing._SETTLED_NS", -1)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "trafilatura", None)
+        for _ in range(2):
+            report = quick.sync(corpus)
+            assert reasons(report) == {"a.html": "needs trafilatura: pip install 'linearkv[docs]'"}
+            assert report.notes == []
+    report = quick.sync(corpus)
+    assert (summary(report), report.skipped) == ({"added": 1, "embedded": 1}, [])
+
+
+def test_one_file_that_a_parser_trips_over_is_reported_and_the_others_are_indexed(quick, write, monkeypatch):
+    corpus = write({"a.md": "lamp", "b.jsonl": '{"text": "plums"}'})
+
+    def fail(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("linearkv.retrieval.loaders.MarkdownIt", fail)
+    report = quick.sync(corpus)
+    assert reasons(report) == {"a.md": "cannot be read: MemoryError: no room"}
+    assert summary(report) == {"added": 1, "embedded": 1}
+
+
 def test_removing_is_undone_by_the_next_sync(quick, write):
     corpus = write({"sub/a.md": "lamp", "sub/b.md": "plums", "c.md": "tiles"})
     quick.sync(corpus)
@@ -301,6 +464,26 @@ def test_documents_are_removed_by_their_place_too(quick, write):
     assert quick.remove([str(corpus / "sub")]) == 1
     assert quick.remove([str(corpus)]) == 1
     assert quick.remove(["nothing/like/it"]) == 0
+
+
+def test_a_path_or_several_paths_are_removed(quick, write):
+    corpus = write({f"{n}.md": f"Locker {n}." for n in range(5)} | {os.fsdecode(b"pond_\xff.md"): "nine carp"})
+    quick.sync(corpus)
+    assert quick.remove("0.md") == 1
+    assert quick.remove(corpus / "1.md") == 1
+    assert quick.remove([corpus / "2.md", "3.md"]) == 2
+    assert quick.remove(corpus / os.fsdecode(b"pond_\xff.md")) == 1
+    assert quick.store.counts()["documents"] == 1
+
+
+@pytest.mark.parametrize("path", ["", "  ", Path(), ["a.md", ""]])
+def test_a_blank_path_is_not_taken_for_the_working_directory(quick, write, monkeypatch, path):
+    corpus = write({"a.md": "lamp", "b.md": "plums"})
+    quick.sync(corpus)
+    monkeypatch.chdir(corpus)
+    with pytest.raises(ValueError, match="which is blank: name a document, a file or a folder"):
+        quick.remove(path)
+    assert quick.store.counts()["documents"] == 2
 
 
 def test_another_tokenizer_or_target_chunks_again(quick, write, tmp_path, hashing_embedder, words):
@@ -355,6 +538,50 @@ def test_what_an_active_document_replaces_stays_out_until_it_is_gone(quick, writ
     (corpus / "sub/new.md").unlink()
     assert quick.sync(corpus).embedded == 0
     assert paths(quick.search("lamp", 5)) == ["sub/old.md"]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["at its first reading", "when it was edited"])
+def test_a_replaced_document_is_not_found_while_a_run_goes_on_nor_after_an_interruption(quick, write, first):
+    corpus = write({"a-old.md": "Old lamp.", "b-new.md": "---\nreplaces: a-old\n---\nNew lamp."})
+    if not first:
+        quick.sync(corpus)
+        write({"a-old.md": "Old lamp, edited."})
+    found = []
+
+    def interrupt(_):
+        found.extend(paths(quick.search("lamp", 5)))
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        quick.sync(corpus, on_batch=interrupt)
+    assert found == paths(quick.search("lamp", 5)) == ["b-new.md"]
+
+
+def test_a_replaced_document_is_found_as_soon_as_the_one_that_replaces_it_is_removed(quick, write):
+    quick.sync(write({"old.md": "Old lamp.", "sub/new.md": "---\nreplaces: old\n---\nNew lamp."}))
+    assert quick.remove("sub") == 1
+    assert paths(quick.search("lamp", 5)) == ["old.md"]
+
+
+def test_a_document_that_replaces_another_is_reported_by_its_present_name(quick, write):
+    corpus = write({"old.md": "Old lamp.", "a.md": "---\nreplaces: old\n---\nNew lamp."})
+    quick.sync(corpus)
+    (corpus / "a.md").rename(corpus / "z.md")
+    assert reasons(quick.sync(corpus)) == {"old.md": "replaced by z.md"}
+
+
+@pytest.mark.parametrize("length", [2, 3])
+def test_documents_that_replace_each_other_in_a_circle_all_stay_and_are_noted(quick, write, length):
+    circle = {f"{n}.md": f"---\nreplaces: [{(n + 1) % length}]\n---\nLamp {n}." for n in range(length)}
+    corpus = write(circle | {"8.md": "Old lamp.", "9.md": "---\nreplaces: [8, 9]\n---\nNew lamp."})
+    report = quick.sync(corpus)
+    assert sorted(paths(quick.search("lamp", 9))) == [*circle, "9.md"]
+    assert reasons(report) == {"8.md": "replaced by 9.md"}
+    (note,) = report.notes
+    names = [*circle, "0.md"]
+    start = names.index(note.path)
+    around = [*names[start + 1 :], *names[1 : start + 1]]
+    assert note.text == f"replaces {', which replaces '.join(around)}: none of them is left out"
 
 
 # ---- embedding models -----------------------------------------------------------------------------------------------
