@@ -106,26 +106,35 @@ class EvalReport:
             return f"nothing can be said: {reason}"
         if not full.f1.value:
             return "full prefill answers nothing right here: scores cannot tell modes apart; look at KL and agreement"
-        candidates = [mode for mode in self.modes if mode.mode in COMPOSED and mode.retention.value is not None]
-        if not candidates:
+        best = self.recommended
+        if best is None:
             return f"full prefill scores F1 {full.f1.value:.3f}; no composed mode was evaluated"
-        good = [mode for mode in candidates if self._keeps(mode) == "yes"]
-        # The most reuse that is good enough; else what keeps most.
-        best = max(
-            good or candidates,
-            key=lambda m: (round(m.reuse, 2), _known(m.retention)) if good else (_known(m.retention),),
-        )
         kept = _percent(best.retention)
         said = f"{best.mode} keeps {kept} of full prefill's F1 at {best.reuse:.0%} reuse on these questions"
-        if not good:
-            undecided = [mode for mode in candidates if self._keeps(mode) == "undecided"]
-            if undecided:
+        if self._keeps(best) != "yes":
+            if any(self._keeps(mode) == "undecided" for mode in self._candidates):
                 needed = questions_needed(best.retention, DECIDABLE_HALF_WIDTH)
                 more = f"about {needed:,} questions would tell" if needed is not None else "more questions would tell"
                 said += f": too few questions to say whether that is {WANTED_RETENTION:.0%}; {more}"
             else:
                 said += f": no composed mode keeps {WANTED_RETENTION:.0%}; prefer full prefill where that matters"
         return said
+
+    @property
+    def recommended(self) -> ModeResult | None:
+        """The composed mode to use: of those that surely keep enough the one that reuses most, else what keeps most;
+        None where scores do not tell."""
+        full = self._named(BASELINE)
+        if full is None or not full.f1.value or not self._candidates:
+            return None
+        good = [mode for mode in self._candidates if self._keeps(mode) == "yes"]
+        if good:
+            return max(good, key=lambda mode: (round(mode.reuse, 2), _known(mode.retention)))
+        return max(self._candidates, key=lambda mode: _known(mode.retention))
+
+    @property
+    def _candidates(self) -> list[ModeResult]:
+        return [mode for mode in self.modes if mode.mode in COMPOSED and mode.retention.value is not None]
 
     def summary(self) -> str:
         """The verdict and the table, as text."""
@@ -161,6 +170,15 @@ class EvalReport:
         text = json.dumps(self.to_dict(), allow_nan=False)
         if path is not None:
             Path(path).write_text(text + "\n", encoding="utf-8")
+        return text
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """The report as one page for a browser that needs nothing else, also written to `path` if one is given."""
+        from linearkv.eval.page import page
+
+        text = page(self)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8", newline="\n")
         return text
 
     def _named(self, name: str) -> ModeResult | None:

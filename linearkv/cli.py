@@ -209,12 +209,19 @@ def evaluate(
     rule: Annotated[
         Literal["linearkv", "squad", "hotpotqa"], typer.Option("--rule", help="How answers are compared.")
     ] = "linearkv",
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="Keep the best order and pivot with the store: queries then use them."),
+    ] = False,
     run_file: Annotated[
         Path | None,
         typer.Option("--run", help="Keep finished questions here; an interrupted run goes on.", metavar="FILE"),
     ] = None,
     out_file: Annotated[
         Path | None, typer.Option("--out", help="Also write the JSON to this file.", metavar="FILE")
+    ] = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", help="Also write the report as a web page to this file.", metavar="FILE")
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -223,13 +230,16 @@ def evaluate(
 ) -> None:
     """Measure how much of full prefill's answer quality composed answers keep, over shuffled chunks."""
     with _command(as_json, interrupted="interrupted; with --run, the same command goes on") as out:
-        if out_file is not None and not out_file.absolute().parent.is_dir():
-            raise FileNotFoundError(f"no such folder: {out_file.absolute().parent}")
+        for written in (out_file, html_file):
+            if written is not None and not written.absolute().parent.is_dir():
+                raise FileNotFoundError(f"no such folder: {written.absolute().parent}")
         from linearkv.eval.modes import MODES
+        from linearkv.eval.report import COMPOSED
         from linearkv.eval.runner import DEFAULT_MODES
 
-        wanted = list(MODES) if modes == "all" else modes.split(",") if modes else list(DEFAULT_MODES)
-        if questions is None:
+        usual = COMPOSED if calibrate else DEFAULT_MODES
+        wanted = list(MODES) if modes == "all" else modes.split(",") if modes else list(usual)
+        if questions is None or calibrate:
             _require_store(store, tenant)
         with ExitStack() as opened:
             if not store.exists():  # questions that bring their own passages need no store, and leave none behind
@@ -237,7 +247,8 @@ def evaluate(
             settings = _settings(storage=storage)
             engine = opened.enter_context(_open(store, model, tenant, conditioning, device, dtype, settings))
             progress = opened.enter_context(shown_progress(quiet=as_json))
-            report = engine.evaluate(
+            run = engine.calibrate if calibrate else engine.evaluate
+            report = run(
                 questions,
                 limit=limit,
                 file=run_file,
@@ -251,6 +262,8 @@ def evaluate(
             )
         if out_file is not None:
             report.to_json(out_file)
+        if html_file is not None:
+            report.to_html(html_file)
         if as_json:
             print(report.to_json(), file=out)
         else:

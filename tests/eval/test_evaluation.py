@@ -281,6 +281,28 @@ def test_a_store_without_documents_gives_no_questions(engine):
         evaluate(engine, None, OPTIONS)
 
 
+# Calibration
+
+
+def test_a_calibrated_store_answers_in_the_order_that_was_chosen(filled):
+    asked = questions(4)
+    assert filled.query("Who keeps the bell?", k=2).mode == "bidirectional"
+    filled.calibrate(asked, k=3, shuffles=1, timed=0, modes=("cyclic_pivot1",))
+    assert filled.query("Who keeps the bell?", k=2).mode == "cyclic_pivot1"
+    assert filled.query("Who keeps the bell?", k=2, order="sequential").mode == "sequential"
+    with Engine.open(filled.store, settings=Settings(chunk_tokens=32)) as again:
+        assert again.query("Who keeps the bell?", k=2).mode == "cyclic_pivot1"
+    with Engine.open(filled.store, settings=Settings(chunk_tokens=32, system_prompt="Be brief.")) as other:
+        assert other.query("Who keeps the bell?", k=2).mode == "bidirectional"  # it was chosen for another prompt
+
+
+def test_a_calibration_that_cannot_tell_changes_nothing(filled):
+    before = filled.query("Who keeps the bell?", k=2).mode
+    with pytest.raises(LinearKVError, match="nothing was calibrated: full prefill answers nothing right"):
+        filled.calibrate([replace(question, answers=("never said",)) for question in questions(2)], k=3, shuffles=1)
+    assert filled.query("Who keeps the bell?", k=2).mode == before
+
+
 # The command
 
 
