@@ -64,6 +64,7 @@ def evaluate(
     )
     about = {
         "options": asdict(options),
+        "model": engine.model.folder.name if engine.model.folder is not None else type(engine.model.hf).__name__,
         "source": source,
         "machine": describe_machine(engine.model.device),
     }

@@ -42,11 +42,14 @@ def main() -> None:
     with Engine.open(options.store, options.model, settings=settings) as engine:
         again = engine.index(HANDBOOK / "docs")
         answers = [answer_to(engine, question) for question in questions]
+        evaluated = evaluate(engine)
     same = sum(new.text == old.text for new, (old, _) in zip(answers, pairs, strict=True))
     from_disk = sum(answer.cache.tiers.get("disk", 0) for answer in answers)
     missing = again.prefilled + sum(answer.cache.tiers.get("prefilled", 0) for answer in answers)
     print(f"{same} of {len(answers)} answers are the same to the last character")
     print(f"{from_disk} chunk states were read from disk, {missing} were prefilled again")
+    title("4. Is that good enough? The handbook's questions from shuffled chunks, mode by mode")
+    print(evaluated)
     title("Summary")
     summary(pairs, questions, report.chunks, report.prefilled)
     print(f"\ntook {time.monotonic() - started:.0f} s")
@@ -78,6 +81,15 @@ def index(engine: Engine) -> IndexReport:
     for item in report.skipped:
         print(f"  left out   {item.path}: {item.reason}")
     return report
+
+
+def evaluate(engine: Engine) -> str:
+    """A small evaluation; a real one takes all questions and more orders."""
+    modes = ("sequential", "bidirectional", "prefix_cache", "last_state", "prefix_only")
+    report = engine.evaluate(
+        HANDBOOK / "qa.jsonl", limit=24, k=CHUNKS, shuffles=2, timed=2, modes=modes, progress=Lines()
+    )
+    return report.summary()
 
 
 def chosen_questions(count: int) -> list[dict[str, Any]]:
@@ -163,6 +175,7 @@ def summary(pairs: list[tuple[Answer, Answer]], questions: list[dict[str, Any]],
         "  linearkv index your-documents/ --store your-store\n"
         '  linearkv query "your question" --store your-store [--mode full]\n'
         "  ... --model path/to/checkpoint    a Qwen3.5, Qwen3.6 or Qwen3-Next folder\n"
+        "  linearkv eval your-questions.jsonl --store your-store    is it good enough for your documents?\n"
         "  linearkv bench                    time to first token, composed against full prefill\n"
         "  linearkv doctor                   what is installed, used, and wrong"
     )

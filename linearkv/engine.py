@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -350,7 +350,7 @@ class Engine:
             options: `modes`, `k`, `shuffles`, `seed`, ...; see `linearkv.eval.runner.EvalOptions`.
 
         Returns:
-            A report: `.summary()`, `.to_json()`, `.modes`, `.verdict`.
+            A report: `.summary()`, `.to_json()`, `.to_html()`, `.modes`, `.verdict`.
 
         Raises:
             LinearKVError: no usable questions, unknown modes, or a `file` of another run.

@@ -149,6 +149,7 @@ ALLOWED_SKIPS = (
     "needs a CUDA device",
     "needs the data folder",
     "needs the right to mount a file system",
+    "needs Chromium",
 )
 
 

@@ -259,7 +259,7 @@ def test_remove_takes_documents_and_states(open_engine, corpus):
     engine = open_engine()
     engine.index(corpus)
     before = len(page_files(engine))
-    assert engine.remove("bell0.md") == 1
+    assert engine.remove(Path("bell0.md")) == 1
     assert len(page_files(engine)) == before - 1
     assert "bell0.md" not in [s.document for s in engine.query(QUESTION, k=8, max_new_tokens=1).sources]
 
