@@ -18,7 +18,6 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from linearkv.console import seconds, size
 from linearkv.eval.metrics import normalise
 from linearkv.eval.modes import MODES
 from linearkv.eval.report import BASELINE, COMPOSED, WANTED_RETENTION, EvalReport, ModeResult
@@ -243,9 +242,9 @@ def _row(mode: ModeResult) -> dict[str, Any]:
         ("-" if mode.kl is None else f"{mode.kl:.4f}", ""),
         (_number(mode.top1), ""),
         (_percent(mode.reuse), ""),
-        (size(mode.bytes), ""),
+        (f"{mode.bytes / 1e6:.1f} MB" if mode.bytes else "none", ""),
         (
-            "-" if mode.ttft_s is None else seconds(mode.ttft_s),
+            "-" if mode.ttft_s is None else f"{1000 * mode.ttft_s:,.0f} ms",
             "" if mode.speedup is None else f"{mode.speedup:.1f}\u00d7",
         ),
     ]

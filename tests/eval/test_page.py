@@ -238,7 +238,7 @@ def test_a_folder_that_is_not_there_is_named_before_anything_is_run(tmp_path):
 def test_the_page_begins_with_the_verdict_and_says_what_was_run(real):
     text = Page(real.to_html()).text()
     assert real.verdict + "." in text
-    assert text.index(real.verdict) == len("LinearKV evaluation ")  # behind the window's title
+    assert text.index(real.verdict) == len("LinearKV evaluation: reference ")  # behind the window's title
     for said in ("3, from qa.jsonl", "2 random a question", "Seed 0", "Scoring rule linearkv", "torch"):
         assert said in text
 
