@@ -30,9 +30,8 @@ class Swaps:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        start = compose(task.prefix, [])
         self.layers = len(task.model.gdn_layers)
-        self._start = start
+        self._start = compose(task.prefix, [])
         self._alone = [self._inputs(ids, [len(ids)]) for ids in task.chunks]
         self._orders: dict[tuple[int, ...], list[list[Inputs]]] = {}
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from linearkv import ChunkState, Context, LinearKVError, PrefixState, compose, pack, unpack
-from linearkv.eval.seam import recompute_seams
+from linearkv.eval.seam import cut_chunks, recompute_seams
 from linearkv.models import GDNModel
 
 PREFIX_CACHE_BLOCK = 16
@@ -180,11 +180,11 @@ def _zero_start(task: Task) -> Iterable[Prepared]:
 
 def _seamed(length: int, kind: str) -> Strategy:
     def prepare(task: Task) -> Iterable[Prepared]:
-        for order, context in zip(
-            task.orders,
-            recompute_seams(task.model, task.prefix, task.chunks, task.orders, length, kind),
-            strict=True,
-        ):
+        name = f"chunks cut behind {length} tokens"
+        if name not in task.kept:
+            task.kept[name] = cut_chunks(task.model, task.chunks, length)
+        made = recompute_seams(task.model, task.prefix, task.kept[name], task.orders, kind)
+        for order, context in zip(task.orders, made, strict=True):
             computed = sum(min(length, len(task.chunks[index])) for index in order)
             yield Prepared(context, computed, task.chunk_bytes(order))
 

@@ -20,8 +20,16 @@ from markupsafe import Markup, escape
 
 from linearkv.eval.metrics import normalise
 from linearkv.eval.modes import MODES
-from linearkv.eval.report import BASELINE, COMPOSED, WANTED_RETENTION, EvalReport, ModeResult
-from linearkv.eval.statistics import POSITIONS, RESAMPLES, Estimate, decides, json_safe, position_bucket
+from linearkv.eval.report import (
+    BASELINE,
+    COMPOSED,
+    WANTED_RETENTION,
+    EvalReport,
+    ModeResult,
+    gold_places,
+    number_text,
+)
+from linearkv.eval.statistics import POSITIONS, RESAMPLES, Estimate, decides, json_safe
 
 BASELINES = ("full_canonical", "prefix_cache", "prefix_only", "no_context")
 """Modes, beside full prefill, that compose nothing."""
@@ -233,14 +241,14 @@ def _row(mode: ModeResult) -> dict[str, Any]:
     # Of baselines nobody asks whether they are good enough to use.
     keeps = "" if kept.value is None or _kind(mode) == "baseline" else _keeps(kept)
     cells = [
-        (_number(mode.em.value), ""),
-        (_number(mode.f1.value), ""),
+        (number_text(mode.em.value), ""),
+        (number_text(mode.f1.value), ""),
         (f"{_percent(kept.value)} {_KEEPS.get(keeps, '')}".strip(), _interval(kept)),
-        (_number(mode.order["worst"].value), ""),
+        (number_text(mode.order["worst"].value), ""),
         (_percent(flips.value), ""),
         ("-" if excess.value is None else _minus(f"{100 * excess.value:+.1f}"), _interval(excess, signed=True)),
         ("-" if mode.kl is None else f"{mode.kl:.4f}", ""),
-        (_number(mode.top1), ""),
+        (number_text(mode.top1), ""),
         (_percent(mode.reuse), ""),
         (f"{mode.bytes / 1e6:.1f} MB" if mode.bytes else "none", ""),
         (
@@ -253,10 +261,6 @@ def _row(mode: ModeResult) -> dict[str, Any]:
 
 def _keeps(kept: Estimate) -> str:
     return decides(kept.low, kept.high, WANTED_RETENTION, questions=kept.questions)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
@@ -945,11 +949,9 @@ def _answers(record: dict[str, Any], mode: str, rule: str) -> dict[str, Any]:
 
 def _places(record: dict[str, Any]) -> list[str | None]:
     """Where the last gold chunk stands in each random order."""
-    gold, count = set(record["gold"]), len(record["chunks"])
-    orders = [order["indices"] for order in record["orders"] if order["label"] == "shuffle"]
-    if not gold or count < 2:
-        return [None] * len(orders)
-    return [position_bucket(max(i for i, index in enumerate(order) if index in gold), count) for order in orders]
+    return [
+        place for place, order in zip(gold_places(record), record["orders"], strict=True) if order["label"] == "shuffle"
+    ]
 
 
 def _short(text: str, longest: int) -> str:

@@ -94,7 +94,8 @@ class EvalReport:
         names = list(usable[0]["modes"]) if usable else []
         seed = about.get("options", {}).get("seed", 0)
         rule = about.get("options", {}).get("rule", "linearkv")
-        modes = [_mode_result(name, usable, seed, rule) for name in names]
+        scores = {name: _Scores(usable, name, rule) for name in names}
+        modes = [_mode_result(name, usable, scores[name], scores[BASELINE], seed) for name in names]
         return cls(about, modes, list(records), [*notes, *failed])
 
     @property
@@ -229,20 +230,21 @@ _COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
 def _cells(mode: ModeResult) -> list[str]:
     return [
         mode.mode,
-        _number(mode.em.value),
-        _number(mode.f1.value),
+        number_text(mode.em.value),
+        number_text(mode.f1.value),
         _percent(mode.retention),
-        _number(mode.order["worst"].value),
-        _number(mode.order["flips"].value),
+        number_text(mode.order["worst"].value),
+        number_text(mode.order["flips"].value),
         "-" if mode.kl is None else f"{mode.kl:.4f}",
-        _number(mode.top1),
+        number_text(mode.top1),
         f"{mode.reuse:.0%}",
         "-" if mode.speedup is None else f"{mode.speedup:.1f}x",
     ]
 
 
-def _mode_result(name: str, records: Sequence[dict[str, Any]], seed: int, rule: str) -> ModeResult:
-    ours, full = (_Scores(records, mode, rule) for mode in (name, BASELINE))
+def _mode_result(
+    name: str, records: Sequence[dict[str, Any]], ours: "_Scores", full: "_Scores", seed: int
+) -> ModeResult:
     times = [(record["ttft_s"][name], record["ttft_s"][BASELINE]) for record in records if "ttft_s" in record]
     entries = [record["modes"][name] for record in records]
     prompts = sum(sum(entry["prompt"]) for entry in entries)
@@ -284,11 +286,7 @@ class _Scores:
             texts: list[str | None] = [normalise(text, rule) for text in entry["answers"]]
             shuffled = [text for text, order in zip(texts, orders, strict=True) if order["label"] == "shuffle"]
             self.texts.append(shuffled + [None] * (shuffles - len(shuffled)))
-            gold, count = set(record["gold"]), len(record["chunks"])
-            places = [
-                position_bucket(_place(order["indices"], gold), count) if gold and count > 1 else None
-                for order in orders
-            ]
+            places = gold_places(record)
             self.positions.append(places + [None] * (width - len(places)))
         table = tabulate(rows)
         self.all_em, self.unscored = table.em, table.unscored
@@ -296,9 +294,14 @@ class _Scores:
         self.em, self.f1 = table.em[:, :shuffles], table.f1[:, :shuffles]
 
 
-def _place(indices: Sequence[int], gold: set[int]) -> int:
-    """Where the last of the gold chunks stands: what comes after it is what an answer has to survive."""
-    return max(place for place, index in enumerate(indices) if index in gold)
+def gold_places(record: dict[str, Any]) -> list[str | None]:
+    """Where the last of the gold chunks stands in each order, one of `POSITIONS`: what comes after it is what an answer
+    has to survive. None where no gold is known or there is nothing to order."""
+    gold, count = set(record["gold"]), len(record["chunks"])
+    if not gold or count < 2:
+        return [None] * len(record["orders"])
+    last = [max(i for i, index in enumerate(order["indices"]) if index in gold) for order in record["orders"]]
+    return [position_bucket(place, count) for place in last]
 
 
 def _mean(values: Any) -> float | None:
@@ -315,7 +318,7 @@ def _known(estimate: Estimate) -> float:
     return -math.inf if estimate.value is None else estimate.value
 
 
-def _number(value: float | None) -> str:
+def number_text(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 

@@ -22,7 +22,6 @@ from linearkv.eval.cases import CaseMaker
 from linearkv.eval.metrics import kl_divergence, relative_error, score, top1_agreement
 from linearkv.eval.modes import Mode, Prepared, Task, find_modes
 from linearkv.eval.questions import EvalQuestion
-from linearkv.models import identify
 
 DEFAULT_MODES = ("full", "sequential", "bidirectional", "cyclic", "bidirectional_pivot1", "prefix_cache", "prefix_only")
 FORMAT = 1
@@ -98,7 +97,7 @@ def fingerprint(engine: Engine, options: EvalOptions, about: dict[str, Any]) -> 
     return {
         "format": FORMAT,
         "options": json.loads(json.dumps(asdict(options))),
-        "model": asdict(identify(engine.model)),
+        "model": asdict(engine.states.identity),
         "prefix_tokens": engine.prefix.token_ids.tolist(),
         "storage": engine.settings.storage,
         "chunk_tokens": engine.settings.chunk_tokens,

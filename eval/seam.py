@@ -23,7 +23,7 @@ Map = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class CutChunk:
     """A chunk cut behind its seam. `rest` is what its later tokens do, prefilled behind the seam from nothing."""
 
     seam: list[int]
@@ -34,36 +34,43 @@ class _Chunk:
         return len(self.seam) + (self.rest.length if self.rest is not None else 0)
 
 
+def cut_chunks(model: GDNModel, chunks: Sequence[Sequence[int]], length: int) -> list[CutChunk]:
+    """Chunks cut behind seams of `length` tokens, what follows prefilled: the part that is done once and kept.
+
+    Args:
+        chunks: token ids of each chunk.
+    """
+    if length < 1:
+        raise ValueError(f"a seam is at least one token long, not {length}")
+    return [_cut(model, list(ids), length) for ids in chunks]
+
+
+def _cut(model: GDNModel, ids: list[int], length: int) -> CutChunk:
+    seam, rest = ids[:length], ids[length:]
+    if not rest:
+        return CutChunk(seam, None)
+    return CutChunk(seam, model.prefill_chunks(model.prefill_prefix(seam), [rest])[0])
+
+
 @torch.inference_mode()
 def recompute_seams(
     model: GDNModel,
     prefix: PrefixState,
-    chunks: Sequence[Sequence[int]],
+    chunks: Sequence[CutChunk],
     orders: Sequence[Sequence[int]],
-    length: int,
     kind: str = "sequential",
 ) -> list[Context]:
-    """The context after `prefix` and the chunks in each of `orders`, with seams of `length` tokens recomputed.
+    """The context after `prefix` and the chunks in each of `orders`, their seams recomputed.
 
     Args:
-        chunks: token ids of each chunk.
+        chunks: of `cut_chunks`.
         kind: which recurrent state the question starts from, as in `linearkv.compose`. The seams themselves always
             start from the chunks before them in the order given.
     """
-    if length < 1:
-        raise ValueError(f"a seam is at least one token long, not {length}")
-    cut = [_cut(model, list(ids), length) for ids in chunks]
     # Rows of one batch need seams of one length at every place, which they have unless a chunk is shorter than a seam.
-    together = len({len(chunk.seam) for chunk in cut}) == 1
+    together = len({len(chunk.seam) for chunk in chunks}) == 1
     batches = [list(orders)] if together else [[order] for order in orders]
-    return [context for batch in batches for context in _Seams(model, prefix, cut, batch, kind).contexts()]
-
-
-def _cut(model: GDNModel, ids: list[int], length: int) -> _Chunk:
-    seam, rest = ids[:length], ids[length:]
-    if not rest:
-        return _Chunk(seam, None)
-    return _Chunk(seam, model.prefill_chunks(model.prefill_prefix(seam), [rest])[0])
+    return [context for batch in batches for context in _Seams(model, prefix, chunks, batch, kind).contexts()]
 
 
 class _Seams:
@@ -73,7 +80,7 @@ class _Seams:
         self,
         model: GDNModel,
         prefix: PrefixState,
-        chunks: Sequence[_Chunk],
+        chunks: Sequence[CutChunk],
         orders: Sequence[Sequence[int]],
         kind: str,
     ) -> None:
@@ -155,7 +162,7 @@ class _Seams:
             state = compose_states([t for t, _ in maps], [u for _, u in maps], start, self.kind)
         return after, state, tail
 
-    def _rest(self, column: list[_Chunk], row_of_layer: int) -> Map | None:
+    def _rest(self, column: list[CutChunk], row_of_layer: int) -> Map | None:
         """The maps of what follows the seams of one place, `[P, H, K, K]` and `[P, H, K, V]`; None if nothing does."""
         if all(chunk.rest is None for chunk in column):
             return None
@@ -212,7 +219,7 @@ class _Seams:
         return layer(hidden, **arguments)
 
 
-def _tail(chunk: _Chunk, row_of_layer: int, before: torch.Tensor) -> torch.Tensor:
+def _tail(chunk: CutChunk, row_of_layer: int, before: torch.Tensor) -> torch.Tensor:
     """The last convolution inputs `[C, TAIL]` of a chunk, borrowed from its seam's tail where the rest is shorter."""
     if chunk.rest is None:
         return before

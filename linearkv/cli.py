@@ -230,9 +230,7 @@ def evaluate(
 ) -> None:
     """Measure how much of full prefill's answer quality composed answers keep, over shuffled chunks."""
     with _command(as_json, interrupted="interrupted; with --run, the same command goes on") as out:
-        for written in (out_file, html_file):
-            if written is not None and not written.absolute().parent.is_dir():
-                raise FileNotFoundError(f"no such folder: {written.absolute().parent}")
+        _require_folders(out_file, html_file)
         from linearkv.eval.modes import MODES
         from linearkv.eval.report import COMPOSED
         from linearkv.eval.runner import DEFAULT_MODES
@@ -306,8 +304,7 @@ def bench(
 ) -> None:
     """Measure the time to the first token: composed states against full prefill, side by side."""
     with _command(as_json) as out:
-        if out_file is not None and not out_file.absolute().parent.is_dir():
-            raise FileNotFoundError(f"no such folder: {out_file.absolute().parent}")
+        _require_folders(out_file)
         from linearkv.eval.bench import BenchOptions, run_bench
         from linearkv.models import load_model
 
@@ -489,6 +486,13 @@ def _open(
     return Engine.open(
         store, model, tenant=tenant, conditioning=conditioning, device=device, dtype=dtype, settings=settings
     )
+
+
+def _require_folders(*files: Path | None) -> None:
+    """Refuses files that could not be written, before the work whose results they are to hold."""
+    for file in files:
+        if file is not None and not file.absolute().parent.is_dir():
+            raise FileNotFoundError(f"no such folder: {file.absolute().parent}")
 
 
 def _require_store(store: Path, tenant: str) -> None:

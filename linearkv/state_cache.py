@@ -84,7 +84,7 @@ class StateCache:
     ) -> None:
         self.pages = pages
         self._model = model
-        self._identity = identity
+        self.identity = identity
         self._secret = secret
         self._tag_key = blake3(secret, derive_key_context="LinearKV content tag 1").digest()
         self._prefix = prefix
@@ -97,7 +97,7 @@ class StateCache:
         """The identity of a chunk's state: 64 hex digits."""
         return chunk_key(
             self._secret,
-            self._identity,
+            self.identity,
             prefix_token_ids=self._prefix_ids,
             chunk_token_ids=token_ids,
             storage_policy=self._policy,

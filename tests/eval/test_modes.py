@@ -7,7 +7,7 @@ import torch
 
 from linearkv import LinearKVError, compose
 from linearkv.eval.modes import MODES, Prepared, Task, find_modes, mode
-from linearkv.eval.seam import recompute_seams
+from linearkv.eval.seam import cut_chunks, recompute_seams
 
 KINDS = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 NAMED = [
@@ -28,6 +28,10 @@ def task_of(model, lengths=(20, 9, 33), orders=((0, 1, 2), (2, 0, 1), (1, 2, 0))
 
 def contexts(name, task):
     return [prepared.context for prepared in MODES[name].prepare(task)]
+
+
+def with_seams(task, orders, length, kind="sequential"):
+    return recompute_seams(task.model, task.prefix, cut_chunks(task.model, task.chunks, length), orders, kind)
 
 
 def assert_same(one, other, assert_close, bound=1e-5):
@@ -54,7 +58,7 @@ def test_a_mode_gives_one_context_per_order_that_can_be_answered_from(name, tiny
 @pytest.mark.parametrize("lengths", [(20, 9, 33), (3, 1, 2), (5, 64, 1)])
 def test_with_every_token_a_seam_token_it_is_full_prefill(kind, lengths, tiny_model, assert_close):
     task = task_of(tiny_model(kind), lengths)
-    made = recompute_seams(task.model, task.prefix, task.chunks, task.orders, max(lengths))
+    made = with_seams(task, task.orders, max(lengths))
     for full, seamed in zip(task.full, made, strict=True):
         assert_same(full, seamed, assert_close)
 
@@ -64,21 +68,21 @@ def test_a_seam_of_the_first_chunk_alone_changes_nothing(kind, tiny_model, asser
     """Behind no prefix the first chunk is exact already, so one chunk must stay what it is whatever its seam."""
     task = task_of(tiny_model(kind), (20,), ((0,),), prefix=0)
     for length in (1, 4, 19):
-        made = recompute_seams(task.model, task.prefix, task.chunks, task.orders, length)
+        made = with_seams(task, task.orders, length)
         assert_same(task.full[0], made[0], assert_close)
 
 
 def test_seams_do_not_depend_on_which_orders_share_a_batch(tiny_model, assert_close):
     task = task_of(tiny_model("qwen3_5"))
-    together = recompute_seams(task.model, task.prefix, task.chunks, task.orders, 8)
+    together = with_seams(task, task.orders, 8)
     for order, made in zip(task.orders, together, strict=True):
-        assert_same(made, recompute_seams(task.model, task.prefix, task.chunks, [order], 8)[0], assert_close)
+        assert_same(made, with_seams(task, [order], 8)[0], assert_close)
 
 
 def test_seams_of_chunks_shorter_than_a_seam(tiny_model, assert_close):
     """The third chunk is all seam; the others are not."""
     task = task_of(tiny_model("qwen3_5"), (20, 9, 3))
-    made = recompute_seams(task.model, task.prefix, task.chunks, task.orders, 8)
+    made = with_seams(task, task.orders, 8)
     for full, seamed in zip(task.full, made, strict=True):
         assert full.length == seamed.length
         assert not torch.equal(full.recurrent, seamed.recurrent)
@@ -87,10 +91,7 @@ def test_seams_of_chunks_shorter_than_a_seam(tiny_model, assert_close):
 def test_the_averaged_order_of_seams_is_a_mean_of_chains(tiny_model, assert_close):
     """Two chunks: cyclic and bidirectional are one and the same, and differ from sequential in the state alone."""
     task = task_of(tiny_model("qwen3_5"), (20, 9), ((0, 1),))
-    made = {
-        kind: recompute_seams(task.model, task.prefix, task.chunks, task.orders, 4, kind)[0]
-        for kind in ("sequential", "bidirectional", "cyclic")
-    }
+    made = {kind: with_seams(task, task.orders, 4, kind)[0] for kind in ("sequential", "bidirectional", "cyclic")}
     assert_same(made["cyclic"], made["bidirectional"], assert_close)
     assert_close("key", made["cyclic"].key, made["sequential"].key, 1e-6)
     assert not torch.allclose(made["cyclic"].recurrent, made["sequential"].recurrent, rtol=1e-3)
@@ -99,7 +100,7 @@ def test_the_averaged_order_of_seams_is_a_mean_of_chains(tiny_model, assert_clos
 def test_a_seam_needs_a_token(tiny_model):
     task = task_of(tiny_model("qwen3_5"))
     with pytest.raises(ValueError, match="at least one token long, not 0"):
-        recompute_seams(task.model, task.prefix, task.chunks, task.orders, 0)
+        with_seams(task, task.orders, 0)
 
 
 @pytest.mark.parametrize("name", ["sequential", "bidirectional", "cyclic", "last_state", "additive"])
