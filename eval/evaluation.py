@@ -22,6 +22,7 @@ def evaluate(
     *,
     limit: int | None = None,
     file: str | Path | None = None,
+    part: tuple[int, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> EvalReport:
     """Runs an evaluation.
@@ -30,6 +31,7 @@ def evaluate(
         questions: a question file, questions, or None to make cloze and quotation questions from the store's chunks.
         limit: only so many questions.
         file: where finished questions are kept, so that an interrupted run goes on there.
+        part: (i, n) asks the i-th of n parts of the questions alone, so that processes can share them; see `run`.
         progress: called with (questions done, questions in all).
 
     Raises:
@@ -59,6 +61,7 @@ def evaluate(
         asked,
         options,
         file=Path(file) if file is not None else None,
+        part=part,
         about=source,
         progress=progress,
     )

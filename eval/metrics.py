@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from linearkv.eval import statistics
-
 NO_GOLD_ANSWER = "no gold answer"
 GENERATION_ERROR = "generation error"
 
@@ -115,23 +113,6 @@ def tabulate(scored: Sequence[Sequence[Scored]]) -> ScoreTable:
     return ScoreTable(
         em.reshape(shape), f1.reshape(shape), {reason: reasons[reason] for reason in (GENERATION_ERROR, NO_GOLD_ANSWER)}
     )
-
-
-def mean_interval(values: np.ndarray, seed: int = 0, resamples: int = statistics.RESAMPLES) -> tuple[float, float]:
-    """The interval of `statistics.mean` alone."""
-    estimate = statistics.mean(values, seed=seed, resamples=resamples)
-    if estimate.low is None or estimate.high is None:
-        raise ValueError(f"no interval: {estimate.reason}")
-    return estimate.low, estimate.high
-
-
-def retention_interval(
-    values: np.ndarray, baseline: np.ndarray, seed: int = 0, resamples: int = statistics.RESAMPLES
-) -> tuple[float, float, float]:
-    """`statistics.retention` as ratio, low, high; NaN for what there is none of."""
-    estimate = statistics.retention(values, baseline, seed=seed, resamples=resamples)
-    ratio, low, high = (math.nan if x is None else x for x in (estimate.value, estimate.low, estimate.high))
-    return ratio, low, high
 
 
 def kl_divergence(reference: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:

@@ -40,7 +40,7 @@ class ModeResult:
 
     Attributes:
         em, f1: means over questions.
-        retention: F1 of this mode / F1 of full prefill, paired; `lost` their difference.
+        retention: F1 of this mode / F1 of full prefill, paired; `lost` their difference; `em_retention` of exact match.
         order, excess: order sensitivity, and what of it exceeds full prefill's own, see `statistics.ORDER_MEASURES`.
         kl: mean KL divergence from full prefill per answer token, in nats; top1: share of the same likeliest tokens.
         reuse: share of the prompt's tokens that were not computed for the answer.
@@ -54,6 +54,7 @@ class ModeResult:
     f1: Estimate
     retention: Estimate
     lost: Estimate
+    em_retention: Estimate
     order: dict[str, Estimate]
     excess: dict[str, Estimate]
     kl: float | None
@@ -204,7 +205,7 @@ class EvalReport:
     def _flat(self, mode: ModeResult) -> dict[str, Any]:
         """A row with plain numbers under the names people look for, and the intervals beside them."""
         entry = json_safe(mode)
-        for name in ("em", "f1", "retention", "lost"):
+        for name in ("em", "f1", "retention", "lost", "em_retention"):
             estimate = entry.pop(name)
             entry[name] = estimate["value"]
             entry[f"{name}_interval"] = None if estimate["low"] is None else [estimate["low"], estimate["high"]]
@@ -254,6 +255,7 @@ def _mode_result(
         f1=mean(ours.f1, seed=seed),
         retention=retention(ours.f1, full.f1, seed=seed),
         lost=difference(ours.f1, full.f1, seed=seed),
+        em_retention=retention(ours.em, full.em, seed=seed),
         order=order_sensitivity(ours.em, ours.texts, seed=seed),
         excess=excess_order_sensitivity(ours.em, ours.texts, full.em, full.texts, seed=seed),
         kl=_mean(value for entry in entries for value in entry["kl"]),

@@ -1,10 +1,12 @@
 """Runs an evaluation: every mode answers the same questions from the same chunks in the same orders.
 
 Work is done question by question; each finished question is one line of the run's file, so that a run that was killed
-goes on where it was, and gives what an uninterrupted one gives. Everything in a record but its timings follows from the
-options, the questions and the model alone.
+goes on where it was, and gives what an uninterrupted one gives. Several processes can share the questions, each with a
+part of them in a file of its own. Everything in a record but its timings follows from the options, the questions and
+the model alone.
 """
 
+import glob
 import json
 import math
 import os
@@ -41,7 +43,8 @@ class EvalOptions:
         seed: of the orders and distractors.
         max_new_tokens: longest answer.
         rule: how answers are normalised before they are compared, see docs/scoring.md.
-        timed: how many of the questions are also timed, one order at a time, with states already in memory.
+        timed: how many of the questions, the first ones, are also timed, one order at a time, with states already in
+            memory. 0 where several processes share the machine.
     """
 
     modes: tuple[str, ...] = DEFAULT_MODES
@@ -64,13 +67,16 @@ def run(
     options: EvalOptions,
     *,
     file: Path | None = None,
+    part: tuple[int, int] | None = None,
     about: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """Records of all questions, in the order given.
+    """Records of all questions, or of a part of them, in the order given.
 
     Args:
         file: where finished questions are kept, and looked for; None keeps them in memory only.
+        part: (i, n), counted from 1: every n-th question from the i-th on, kept in `file` with `.iofn` behind its name.
+            A run of the same file without a part takes what parts have finished from there.
         about: what else makes this run the same as another: the question file's digest, say.
 
     Raises:
@@ -78,18 +84,25 @@ def run(
     """
     modes = find_modes(options.modes)
     maker = CaseMaker(engine, questions, k=options.k, shuffles=options.shuffles, seed=options.seed)
-    journal = _Journal(file, fingerprint(engine, options, about or {}))
-    timed = 0
+    head = fingerprint(engine, options, about or {})
+    asked = list(enumerate(questions))
+    if part is not None:
+        asked = asked[part[0] - 1 :: part[1]]
+        file = None if file is None else file.with_name(f"{file.name}.{part[0]}of{part[1]}")
+    journal = _Journal(file, head)
+    if file is not None and part is None:
+        for path in sorted(file.parent.glob(f"{glob.escape(file.name)}.*of*")):
+            for record in _finished(path, head):
+                journal.records.setdefault(record["id"], record)
     try:
-        for number, question in enumerate(questions):
+        for done, (number, question) in enumerate(asked, 1):
             if question.id not in journal.records:
-                journal.add(question.id, _record(engine, maker, question, modes, options, timed < options.timed))
-            timed += "ttft_s" in journal.records[question.id]
+                journal.add(question.id, _record(engine, maker, question, modes, options, number < options.timed))
             if progress is not None:
-                progress(number + 1, len(questions))
+                progress(done, len(asked))
     finally:
         journal.close()
-    return [journal.records[question.id] for question in questions]
+    return [journal.records[question.id] for _, question in asked]
 
 
 def fingerprint(engine: Engine, options: EvalOptions, about: dict[str, Any]) -> dict[str, Any]:
@@ -114,18 +127,8 @@ class _Journal:
         if path is None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        whole = [line for line in lines if line.endswith(b"\n")]  # a killed run may have left half a line
-        if whole:
-            found = json.loads(whole[0])
-            if found != head:
-                different = sorted(key for key in {*found, *head} if found.get(key) != head.get(key))
-                raise LinearKVError(
-                    f"{path} belongs to another run ({', '.join(different)} differ): give another file, or remove it"
-                )
-            for line in whole[1:]:
-                record = json.loads(line)
-                self.records[record["id"]] = record
+        self.records = {record["id"]: record for record in _finished(path, head)}
+        whole = _whole_lines(path)
         self._file = path.open("r+b" if path.exists() else "w+b")
         self._file.truncate(sum(map(len, whole)))
         self._file.seek(0, os.SEEK_END)
@@ -145,6 +148,30 @@ class _Journal:
         if self._file is not None:
             self._file.write(json.dumps(value, allow_nan=False).encode() + b"\n")
             self._file.flush()
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """Lines of a run's file without the half one that a killed run may have left."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [line for line in lines if line.endswith(b"\n")]
+
+
+def _finished(path: Path, head: dict[str, Any]) -> list[dict[str, Any]]:
+    """Records of a run's file.
+
+    Raises:
+        LinearKVError: it is the file of a run with another head.
+    """
+    lines = _whole_lines(path)
+    if not lines:
+        return []
+    found = json.loads(lines[0])
+    if found != head:
+        different = sorted(key for key in {*found, *head} if found.get(key) != head.get(key))
+        raise LinearKVError(
+            f"{path} belongs to another run ({', '.join(different)} differ): give another file, or remove it"
+        )
+    return [json.loads(line) for line in lines[1:]]
 
 
 def _record(

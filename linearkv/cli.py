@@ -80,6 +80,14 @@ def _all_of(*known: str) -> Callable[[list[str] | None], list[str] | None]:
     return check
 
 
+def _as_part(text: str) -> tuple[int, int]:
+    """The part I/N of a whole, counted from 1."""
+    number, slash, parts = text.partition("/")
+    if not (slash and number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise typer.BadParameter(f"{text!r} is not I/N with I from 1 to N.")
+    return int(number), int(parts)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
 
 
@@ -217,6 +225,21 @@ def evaluate(
         Path | None,
         typer.Option("--run", help="Keep finished questions here; an interrupted run goes on.", metavar="FILE"),
     ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            "--part",
+            help="Ask the i-th of n parts of the questions only; needs --run. The same command without it puts the "
+            "parts together.",
+            metavar="I/N",
+            callback=lambda text: text if text is None or _as_part(text) else None,
+        ),
+    ] = None,
+    timed: Annotated[int, typer.Option("--timed", min=0, help="How many of the questions are also timed.")] = 5,
+    diagnose: Annotated[
+        bool,
+        typer.Option("--diagnose", help="Add modes that take one part of the context at a time from full prefill."),
+    ] = False,
     out_file: Annotated[
         Path | None, typer.Option("--out", help="Also write the JSON to this file.", metavar="FILE")
     ] = None,
@@ -229,8 +252,12 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure how much of full prefill's answer quality composed answers keep, over shuffled chunks."""
+    share = None if part is None else _as_part(part)
+    if share is not None and (run_file is None or calibrate):
+        raise typer.BadParameter("--part needs --run, and calibrates nothing.")
     with _command(as_json, interrupted="interrupted; with --run, the same command goes on") as out:
         _require_folders(out_file, html_file)
+        from linearkv.eval.diagnosis import register
         from linearkv.eval.modes import MODES
         from linearkv.eval.report import COMPOSED
         from linearkv.eval.runner import DEFAULT_MODES
@@ -245,11 +272,14 @@ def evaluate(
             settings = _settings(storage=storage)
             engine = opened.enter_context(_open(store, model, tenant, conditioning, device, dtype, settings))
             progress = opened.enter_context(shown_progress(quiet=as_json))
+            if diagnose:
+                wanted += register(len(engine.model.gdn_layers))
             run = engine.calibrate if calibrate else engine.evaluate
             report = run(
                 questions,
                 limit=limit,
                 file=run_file,
+                part=share,
                 progress=progress,
                 modes=[name.strip() for name in wanted],
                 k=k,
@@ -257,7 +287,12 @@ def evaluate(
                 seed=seed,
                 max_new_tokens=max_new_tokens,
                 rule=rule,
+                timed=timed,
             )
+        if share is not None:
+            done = f"part {part} is done: {len(report.records)} questions, kept beside {run_file}"
+            print(json.dumps({"part": part, "questions": len(report.records)}) if as_json else done, file=out)
+            return
         if out_file is not None:
             report.to_json(out_file)
         if html_file is not None:

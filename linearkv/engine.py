@@ -337,6 +337,7 @@ class Engine:
         *,
         limit: int | None = None,
         file: str | Path | None = None,
+        part: tuple[int, int] | None = None,
         progress: Progress | None = None,
         **options: Any,
     ) -> "EvalReport":
@@ -347,6 +348,8 @@ class Engine:
                 2WikiMultihopQA, LongBench, RULER); None makes questions from the indexed documents.
             limit: only so many questions.
             file: where finished questions are kept, so that an interrupted run goes on there.
+            part: (i, n) asks the i-th of n parts of the questions, so that n processes can share them; the same call
+                without it puts together what they kept in `file`.
             options: `modes`, `k`, `shuffles`, `seed`, ...; see `linearkv.eval.runner.EvalOptions`.
 
         Returns:
@@ -362,7 +365,7 @@ class Engine:
         if "modes" in options:
             options["modes"] = tuple(options["modes"])
         report = None if progress is None else lambda done, total: progress("evaluating", done, total)
-        return evaluate(self, questions, EvalOptions(**options), limit=limit, file=file, progress=report)
+        return evaluate(self, questions, EvalOptions(**options), limit=limit, file=file, part=part, progress=report)
 
     def calibrate(self, questions: str | Path | None = None, **options: Any) -> "EvalReport":
         """Chooses order and pivot for this model and these documents by evaluating them, and keeps the choice with the

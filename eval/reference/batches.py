@@ -18,12 +18,12 @@ from .prose import Prose
 from .tokenizer import name_pieces
 
 # What a token is, for its weight in the loss.
-PADDING, CONTEXT, QUESTION, FACT, TWO_HOP, NONE, QUOTE, FIRST = range(8)
-KIND_NAMES = ("padding", "context", "question", "fact", "two_hop", "none", "quote", "first")
-# FIRST is the first token of a fact's answer: it alone decides which fact is meant, the rest continues it. Giving up
-# weighs less, lest it become the answer to every question in unfamiliar words. Contexts are full of arbitrary words
-# that nothing can predict, so they weigh little.
-LOSS_WEIGHTS = (0.0, 0.03, 0.02, 1.0, 1.0, 0.5, 0.3, 3.0)
+PADDING, CONTEXT, QUESTION, FACT, TWO_HOP, NONE, QUOTE, FIRST, FIRST_NONE = range(9)
+KIND_NAMES = ("padding", "context", "question", "fact", "two_hop", "none", "quote", "first", "first_none")
+# FIRST is the first token of a fact's answer: it alone decides which fact is meant, the rest continues it. Giving up is
+# decided by its first token, FIRST_NONE, too, and weighs less, lest it become the answer to every question in
+# unfamiliar words. Contexts are full of arbitrary words that nothing can predict, so they weigh little.
+LOSS_WEIGHTS = (0.0, 0.03, 0.02, 1.0, 1.0, 0.2, 0.3, 3.0, 1.5)
 ANSWER_KINDS = {"fact": FACT, "two_hop": TWO_HOP, "none": NONE, "quote": QUOTE, "blank": QUOTE}
 
 # Share of the run at which a stage ends, then (row length, fewest chunks, most chunks, share of rows).
@@ -67,7 +67,7 @@ def encode_context(tokenizer: Tokenizer, sample: TrainingContext, length: int) -
             continue
         ids += question + answer
         kind = ANSWER_KINDS[turn.kind]
-        first = FIRST if kind in (FACT, TWO_HOP) else kind
+        first = {FACT: FIRST, TWO_HOP: FIRST, NONE: FIRST_NONE}.get(kind, kind)
         kinds += [QUESTION] * len(question) + [first] + [kind] * (len(answer) - 1)
         added += 1
     return (ids, kinds) if added else None

@@ -151,6 +151,20 @@ def test_a_run_that_was_killed_goes_on_and_equals_an_uninterrupted_one(engine, r
     assert comparable(evaluate(engine, questions(8), OPTIONS, file=file).records) == comparable(report.records)
 
 
+def test_parts_in_files_of_their_own_together_equal_one_run(engine, report, tmp_path):
+    file = tmp_path / "run.jsonl"
+    for part in (1, 2):  # the third of three is missing, and done by the run that puts them together
+        made = evaluate(engine, questions(8), replace(OPTIONS, timed=0), file=file, part=(part, 3))
+        assert [record["id"] for record in made.records] == [f"q{i}" for i in range(part - 1, 8, 3)]
+    before = file.with_name("run.jsonl.1of3").read_bytes()
+    together = evaluate(engine, questions(8), replace(OPTIONS, timed=0), file=file)
+    assert comparable(together.records) == comparable(report.records)
+    assert file.with_name("run.jsonl.1of3").read_bytes() == before
+    assert len(file.read_bytes().splitlines()) == 1 + 2  # its head and q2, q5
+    with pytest.raises(LinearKVError, match=r"2of3 belongs to another run|run.jsonl belongs to another run"):
+        evaluate(engine, questions(8), replace(OPTIONS, timed=0, k=3), file=file)
+
+
 @pytest.mark.parametrize("change", [{"k": 3}, {"shuffles": 2}, {"seed": 1}, {"modes": ("full",)}])
 def test_a_file_of_another_run_is_refused(change, engine, tmp_path):
     file = tmp_path / "run.jsonl"

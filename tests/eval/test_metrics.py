@@ -19,10 +19,8 @@ from linearkv.eval.metrics import (
     Scored,
     exact_match,
     kl_divergence,
-    mean_interval,
     normalise,
     relative_error,
-    retention_interval,
     score,
     tabulate,
     top1_agreement,
@@ -424,16 +422,6 @@ def test_an_infinite_value_is_reported_and_not_averaged_away():
 def test_scores_of_different_questions_are_refused():
     with pytest.raises(ValueError, match=r"\(3, 2\) and \(2, 2\)"):
         retention(np.ones((3, 2)), np.ones((2, 2)))
-
-
-def test_the_plain_intervals_are_those_of_the_estimates():
-    generator = np.random.default_rng(0)
-    mode, full = generator.random((20, 2)), generator.random((20, 2))
-    estimate = mean(mode)
-    assert mean_interval(mode) == (estimate.low, estimate.high)
-    kept = retention(mode, full)
-    assert retention_interval(mode, full) == (kept.value, kept.low, kept.high)
-    assert all(map(math.isnan, retention_interval(mode, np.zeros((20, 2)))))
 
 
 @pytest.mark.parametrize(
