@@ -3,6 +3,7 @@
 import pytest
 
 from linearkv import Engine, Settings, compose
+from linearkv.eval.reference import questions
 from linearkv.models import load_model
 
 pytestmark = pytest.mark.gpu
@@ -31,3 +32,26 @@ def test_an_engine_indexes_and_answers_on_the_device(tiny_checkpoint, corpus, tm
     with Engine.open(tmp_path / "store", tiny_checkpoint("qwen3_5"), device="cuda", settings=settings) as engine:
         again = engine.query("Who recast the bell?", k=4, max_new_tokens=8)
     assert (first.text, first.cache.hits) == (again.text, again.cache.hits) == (first.text, 4)
+
+
+@pytest.mark.parametrize("order", ["sequential", "bidirectional", "cyclic"])
+def test_the_reference_model_composes_as_on_the_cpu(order):
+    chunks = [[300 + 7 * i + j % 90 for j in range(40 + 25 * i)] for i in range(6)]
+    logits = {}
+    for device in ("cpu", "cuda"):
+        model = load_model("reference", device=device, dtype="float32")
+        prefix = model.prefill_prefix(range(100, 140))
+        context = compose(prefix, model.prefill_chunks(prefix, chunks), order=order)
+        logits[device] = model.logits(context, range(200, 220)).cpu()
+    assert relative(logits["cuda"], logits["cpu"]) < 1e-4
+
+
+def test_an_evaluation_on_the_device_gives_the_answers_of_the_cpu(tmp_path):
+    file = tmp_path / "questions.jsonl"
+    questions.main(["--out", str(file), "--count", "4", "--chunks", "5"])
+    answers = {}
+    for device in ("cpu", "cuda"):
+        with Engine.open(tmp_path / device, device=device, dtype="float32") as engine:
+            report = engine.evaluate(file, modes=["bidirectional", "zero_start_seam8"], k=5, shuffles=2, timed=1)
+        answers[device] = [record["modes"]["bidirectional"]["answers"] for record in report.records]
+    assert answers["cuda"] == answers["cpu"]
