@@ -17,12 +17,15 @@ import torch
 from linearkv import Context, compose
 from linearkv.eval.modes import Prepared, Task, mode
 from linearkv.kernels.chunk_delta import chunk_delta
+from linearkv.models import Capture
 
 PARTS = ("k", "v", "g", "beta")
 GAMMAS = (0.5, 0.8, 0.9, 0.95, 1.05)
 
-Inputs = tuple[torch.Tensor, ...]
-"""k, v, g, beta of one chunk in one layer."""
+Inputs = list[list[tuple[torch.Tensor, ...]]]
+"""k, v, g and beta of chunks, [chunk][layer]."""
+Maps = tuple[torch.Tensor, torch.Tensor]
+"""Transitions `[layers, chunks, H, K, K]` and updates `[layers, chunks, H, K, V]`."""
 
 
 class Swaps:
@@ -32,8 +35,10 @@ class Swaps:
         self.task = task
         self.layers = len(task.model.gdn_layers)
         self._start = compose(task.prefix, [])
-        self._alone = [self._inputs(ids, [len(ids)]) for ids in task.chunks]
-        self._orders: dict[tuple[int, ...], list[list[Inputs]]] = {}
+        self._alone = self._inputs(task.model.capture(task.chunks, self._start), len(task.chunks))
+        self._maps_alone = self._maps_of(self._alone)
+        self._in_context: dict[tuple[int, ...], Inputs] = {}
+        self._maps: dict[tuple[tuple[int, ...], tuple[str, ...]], Maps] = {}
 
     @classmethod
     def of(cls, task: Task) -> "Swaps":
@@ -54,70 +59,77 @@ class Swaps:
     ) -> Context:
         """Sequential composition with `parts` of the maps of `layers` (all by default), attention's keys and values, or
         the convolution's tail from full prefill of this order."""
-        in_context = self._in_context(order)
-        chosen = range(self.layers) if layers is None else layers
-        states = []
-        for layer in range(self.layers):
-            chunks = [
-                tuple(
-                    (in_context[place] if name in parts and layer in chosen else self._alone[index][0])[layer][number]
-                    for number, name in enumerate(PARTS)
-                )
-                for place, index in enumerate(order)
-            ]
-            states.append(_chain(chunks, self.task.prefix.recurrent[layer]))
-        context = replace(self.task.composed(order, "sequential"), recurrent=torch.stack(states))
+        maps = self.maps(order, ())
+        if parts:
+            chosen = torch.zeros(self.layers, dtype=torch.bool, device=self._start.recurrent.device)
+            chosen[list(range(self.layers) if layers is None else layers)] = True
+            swapped = self.maps(order, parts)
+            maps = tuple(  # type: ignore[assignment]
+                torch.where(chosen[:, None, None, None, None], new, old) for new, old in zip(swapped, maps, strict=True)
+            )
+        state = self.task.prefix.recurrent.float()
+        for transition, update in zip(*(part.unbind(1) for part in maps), strict=True):
+            state = transition @ state + update
+        context = replace(self.task.composed(order, "sequential"), recurrent=state)
         if keys_and_values:
             context = replace(context, key=full.key, value=full.value)
         return replace(context, conv_tail=full.conv_tail) if seam else context
 
+    def maps(self, order: Sequence[int], parts: Sequence[str]) -> Maps:
+        """The maps of the chunks of an order, made of `parts` as full prefill computes them and the others as alone."""
+        if not parts:
+            return tuple(part[:, list(order)] for part in self._maps_alone)  # type: ignore[return-value]
+        key = tuple(order), tuple(parts)
+        if key not in self._maps:
+            mixed: Inputs = [
+                [
+                    tuple(ours if name in parts else other for name, ours, other in zip(PARTS, *inputs, strict=True))
+                    for inputs in zip(in_context, self._alone[index], strict=True)
+                ]
+                for in_context, index in zip(self.in_context(order), order, strict=True)
+            ]
+            self._maps[key] = self._maps_of(mixed)
+        return self._maps[key]
+
     def describe(self, order: Sequence[int]) -> dict[str, list[list[float]]]:
         """Means over the tokens of an order, per layer and head, in context and alone; and how far maps are apart."""
-        in_context = self._in_context(order)
+        in_context, alone = self.in_context(order), [self._alone[index] for index in order]
         found: dict[str, list[list[float]]] = {}
-        for layer in range(self.layers):
-            pairs = [(in_context[place][layer], self._alone[index][0][layer]) for place, index in enumerate(order)]
-            for number, name in ((2, "g"), (3, "beta")):
-                for side, label in ((0, "context"), (1, "alone")):
-                    values = torch.cat([pair[side][number].float() for pair in pairs])
-                    found.setdefault(f"{name}_{label}", []).append(values.mean(0).tolist())
-            maps = [[chunk_delta(*(part[None] for part in inputs)) for inputs in pair] for pair in pairs]
-            for number, name in ((0, "transition"), (1, "update")):
-                ours = torch.cat([alone[number] for _, alone in maps])
-                theirs = torch.cat([context[number] for context, _ in maps])
-                norm = theirs.flatten(2).norm(dim=-1)
-                error = (ours - theirs).flatten(2).norm(dim=-1) / norm.clamp(min=1e-12)
-                found.setdefault(f"{name}_norm", []).append(norm.mean(0).tolist())
-                found.setdefault(f"{name}_error", []).append(error.mean(0).tolist())
+        for number, name in ((2, "g"), (3, "beta")):
+            for inputs, label in ((in_context, "context"), (alone, "alone")):
+                found[f"{name}_{label}"] = [
+                    torch.cat([chunk[layer][number].float() for chunk in inputs]).mean(0).tolist()
+                    for layer in range(self.layers)
+                ]
+        names = ("transition", "update")
+        for name, ours, theirs in zip(names, self.maps(order, ()), self.maps(order, PARTS), strict=True):
+            norm = theirs.flatten(3).norm(dim=-1)
+            error = (ours - theirs).flatten(3).norm(dim=-1) / norm.clamp(min=1e-12)
+            found[f"{name}_norm"], found[f"{name}_error"] = norm.mean(1).tolist(), error.mean(1).tolist()
         return found
 
-    def _in_context(self, order: Sequence[int]) -> list[list[Inputs]]:
-        """Inputs of each chunk, place by place, as full prefill of this order computes them."""
+    def in_context(self, order: Sequence[int]) -> Inputs:
+        """What maps are made of, place by place, as full prefill of this order computes it."""
         key = tuple(order)
-        if key not in self._orders:
-            self._orders[key] = self._inputs(self.task.tokens(order), [len(self.task.chunks[index]) for index in order])
-        return self._orders[key]
+        if key not in self._in_context:
+            (whole,) = self._inputs(self.task.model.capture([self.task.tokens(order)], self._start), 1)
+            lengths = [len(self.task.chunks[index]) for index in order]
+            split = [zip(*(part.split(lengths) for part in inputs), strict=True) for inputs in whole]
+            self._in_context[key] = [list(layers) for layers in zip(*split, strict=True)]
+        return self._in_context[key]
 
-    def _inputs(self, ids: Sequence[int], lengths: Sequence[int]) -> list[list[Inputs]]:
-        """[chunk][layer] of one prefill behind the prefix, cut into chunks."""
-        captured = self.task.model.capture(ids, self._start)
-        whole = [captured.rule_inputs(layer, 0) for layer in range(self.layers)]
-        ends = torch.tensor(lengths).cumsum(0).tolist()
-        return [
-            [tuple(part[end - length : end] for part in inputs) for inputs in whole]
-            for end, length in zip(ends, lengths, strict=True)
-        ]
+    def _inputs(self, captured: Capture, rows: int) -> Inputs:
+        return [[captured.rule_inputs(layer, row) for layer in range(self.layers)] for row in range(rows)]
 
-
-def _chain(chunks: Sequence[Inputs], state: torch.Tensor) -> torch.Tensor:
-    """The state `[H, K, V]` behind chunks, in one batch of ragged segments."""
-    lengths = torch.tensor([len(inputs[0]) for inputs in chunks], device=state.device)
-    padded = [torch.nn.utils.rnn.pad_sequence([inputs[n] for inputs in chunks], batch_first=True) for n in range(4)]
-    k, v, g, beta = padded
-    transition, update = chunk_delta(k, v, g, beta, lengths)
-    for row in range(len(chunks)):
-        state = transition[row] @ state + update[row]
-    return state
+    def _maps_of(self, inputs: Inputs) -> Maps:
+        """All maps in one batch of ragged segments."""
+        segments = [chunk[layer] for layer in range(self.layers) for chunk in inputs]
+        lengths = torch.tensor([len(segment[0]) for segment in segments], device=self._start.recurrent.device)
+        k, v, g, beta = (
+            torch.nn.utils.rnn.pad_sequence(list(part), batch_first=True) for part in zip(*segments, strict=True)
+        )
+        transition, update = chunk_delta(k, v, g, beta, lengths)
+        return transition.unflatten(0, (self.layers, -1)), update.unflatten(0, (self.layers, -1))
 
 
 def _swapped(**what: Any) -> Callable[[Task], Iterable[Prepared]]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from linearkv import ChunkState, Context, PrefixState
+from linearkv import ChunkState, Context, PrefixState, compose
 from linearkv.kernels.compose import compose_maps, compose_states
 from linearkv.kernels.relocate import relocate
 from linearkv.models import Capture, GDNModel
@@ -42,14 +42,12 @@ def cut_chunks(model: GDNModel, chunks: Sequence[Sequence[int]], length: int) ->
     """
     if length < 1:
         raise ValueError(f"a seam is at least one token long, not {length}")
-    return [_cut(model, list(ids), length) for ids in chunks]
-
-
-def _cut(model: GDNModel, ids: list[int], length: int) -> CutChunk:
-    seam, rest = ids[:length], ids[length:]
-    if not rest:
-        return CutChunk(seam, None)
-    return CutChunk(seam, model.prefill_chunks(model.prefill_prefix(seam), [rest])[0])
+    cut = [(list(ids[:length]), list(ids[length:])) for ids in chunks]
+    longer = [(seam, rest) for seam, rest in cut if rest]
+    empty = model.empty_prefix()
+    starts = [compose(empty, [state]) for state in model.prefill_chunks(empty, [seam for seam, _ in longer])]
+    rests = iter(model.prefill_chunks(starts, [rest for _, rest in longer]))
+    return [CutChunk(seam, next(rests) if rest else None) for seam, rest in cut]
 
 
 @torch.inference_mode()
@@ -86,19 +84,20 @@ class _Seams:
     ) -> None:
         self.model, self.prefix, self.kind = model, prefix, kind
         self.rows = len(orders)
-        self.places = [[chunks[index] for index in column] for column in zip(*orders, strict=True)]  # [n][P]
+        self.chunks = chunks
+        self.places = [list(column) for column in zip(*orders, strict=True)]  # indices of chunks, [n][P]
         layers = model.hf.model.layers
         self.layers = list(layers)
         parameters = inspect.signature(type(layers[0]).forward).parameters
         self.cache_argument = "cache" if "cache" in parameters else "past_key_values"
-        self.length = prefix.length + sum(chunk.length for chunk in (column[0] for column in self.places))
+        self.length = prefix.length + sum(chunks[column[0]].length for column in self.places)
         self.seam_positions, self.kept_positions = self._positions()
 
     def contexts(self) -> list[Context]:
         """One context per order."""
-        device = self.model.device
+        device, chunks = self.model.device, self.chunks
         seams = [
-            self.model.hf.model.embed_tokens(torch.tensor([chunk.seam for chunk in column], device=device))
+            self.model.hf.model.embed_tokens(torch.tensor([chunks[index].seam for index in column], device=device))
             for column in self.places
         ]
         recurrent: list[torch.Tensor] = []
@@ -124,7 +123,7 @@ class _Seams:
             at, rest = self.prefix.length, list(range(self.prefix.length))
             recomputed: list[int] = []
             for column in self.places:
-                chunk = column[row]
+                chunk = self.chunks[column[row]]
                 recomputed += range(at, at + len(chunk.seam))
                 rest += range(at + len(chunk.seam), at + chunk.length)
                 at += chunk.length
@@ -139,6 +138,7 @@ class _Seams:
         start = self.prefix.recurrent[row_of_layer].expand(self.rows, -1, -1, -1)
         tail = self.prefix.conv_tail[row_of_layer].expand(self.rows, -1, -1)
         state, maps, after = start, [], []
+        rest_transitions, rest_updates = self._rests(row_of_layer)
         for column, hidden in zip(self.places, seams, strict=True):
             cache: Any = DynamicCache(config=self.model.config)
             cache.update_conv_state(tail.clone(), index, conv_kernel_size=layer.linear_attn.conv_kernel_size)
@@ -146,35 +146,39 @@ class _Seams:
             lengths = torch.full((self.rows,), hidden.shape[1], device=hidden.device)
             with Capture([layer.linear_attn], [], lengths, tail[None]) as captured:
                 after.append(self._run(layer, hidden, cache))
-            rows = range(self.rows)
-            whole: Map = (
-                torch.stack([captured.transition(row)[0] for row in rows]),
-                torch.stack([captured.update(row)[0] for row in rows]),
-            )
-            tail = torch.stack([captured.conv_tail(row)[0] for row in rows])
-            rest = self._rest(column, row_of_layer)
-            if rest is not None:
-                whole = compose_maps(rest, whole)
-                tail = torch.stack([_tail(chunk, row_of_layer, tail[row]) for row, chunk in enumerate(column)])
+            whole = compose_maps((rest_transitions[column], rest_updates[column]), captured.layer_maps(0))
+            tail = self._tails(column, row_of_layer, captured.layer_tail(0))
             maps.append(whole)
             state = whole[0] @ state.to(whole[0].dtype) + whole[1]
         if self.kind != "sequential":
             state = compose_states([t for t, _ in maps], [u for _, u in maps], start, self.kind)
         return after, state, tail
 
-    def _rest(self, column: list[CutChunk], row_of_layer: int) -> Map | None:
-        """The maps of what follows the seams of one place, `[P, H, K, K]` and `[P, H, K, V]`; None if nothing does."""
-        if all(chunk.rest is None for chunk in column):
-            return None
-        maps = []
-        for chunk in column:
-            if chunk.rest is None:
-                like = self.prefix.recurrent[row_of_layer]
-                identity = torch.eye(like.shape[-2], device=like.device).expand(like.shape[0], -1, -1)
-                maps.append((identity, torch.zeros_like(like)))
-            else:
-                maps.append((chunk.rest.transition[row_of_layer], chunk.rest.update[row_of_layer]))
+    def _rests(self, row_of_layer: int) -> Map:
+        """The maps of what follows each chunk's seam, `[n, H, K, K]` and `[n, H, K, V]`; of nothing, the identity."""
+        like = self.prefix.recurrent[row_of_layer]
+        identity = torch.eye(like.shape[-2], device=like.device).expand(like.shape[0], -1, -1)
+        maps = [
+            (identity, torch.zeros_like(like))
+            if chunk.rest is None
+            else (chunk.rest.transition[row_of_layer], chunk.rest.update[row_of_layer])
+            for chunk in self.chunks
+        ]
         return torch.stack([t for t, _ in maps]), torch.stack([u for _, u in maps])
+
+    def _tails(self, column: list[int], row_of_layer: int, before: torch.Tensor) -> torch.Tensor:
+        """The last convolution inputs `[P, C, TAIL]` at the end of the chunks of one place, behind seams that end in
+        `before`: borrowed from the seam's where the rest is shorter."""
+        rests = [self.chunks[index].rest for index in column]
+        tails = []
+        for rest, seam_tail in zip(rests, before, strict=True):
+            if rest is None:
+                tails.append(seam_tail)
+                continue
+            own = rest.conv_tail[row_of_layer]
+            borrowed = max(0, own.shape[-1] - rest.length)
+            tails.append(torch.cat([seam_tail[:, seam_tail.shape[-1] - borrowed :], own[:, borrowed:]], dim=-1))
+        return torch.stack(tails)
 
     def _attention_layer(
         self, layer: Any, row_of_layer: int, index: int, seams: list[torch.Tensor]
@@ -199,7 +203,7 @@ class _Seams:
         """Keys, rotated where they land, and values of prefix and kept tokens, `[P, kept, Hkv, D]`."""
         keys, values = [], []
         for row in range(self.rows):
-            rests = [column[row].rest for column in self.places]
+            rests = [self.chunks[column[row]].rest for column in self.places]
             present = [rest for rest in rests if rest is not None]
             key = torch.cat([self.prefix.key[row_of_layer], *(rest.key[row_of_layer] for rest in present)])
             cos, sin = self.model.rotary(self.kept_positions[row])
@@ -217,12 +221,3 @@ class _Seams:
     ) -> torch.Tensor:
         arguments = {"position_embeddings": rotary, "attention_mask": mask, self.cache_argument: cache}
         return layer(hidden, **arguments)
-
-
-def _tail(chunk: CutChunk, row_of_layer: int, before: torch.Tensor) -> torch.Tensor:
-    """The last convolution inputs `[C, TAIL]` of a chunk, borrowed from its seam's tail where the rest is shorter."""
-    if chunk.rest is None:
-        return before
-    own = chunk.rest.conv_tail[row_of_layer]
-    borrowed = max(0, own.shape[-1] - chunk.rest.length)
-    return torch.cat([before[:, before.shape[-1] - borrowed :], own[:, borrowed:]], dim=-1)

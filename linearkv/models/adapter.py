@@ -119,7 +119,7 @@ class GDNModel:
     @torch.inference_mode()
     def prefill_chunks(
         self,
-        prefix: PrefixState,
+        prefix: PrefixState | Sequence[Context],
         chunks: Sequence[TokenIds],
         *,
         batch_tokens: int = 8192,
@@ -129,7 +129,8 @@ class GDNModel:
         Chunks of different lengths share a batch, padded on the right, where no real token can see the padding.
 
         Args:
-            prefix: of `prefill_prefix`, or `empty_prefix()` for states that serve any prompt.
+            prefix: of `prefill_prefix`, or `empty_prefix()` for states that serve any prompt; or a context for each
+                chunk, all equally long.
             chunks: token ids of each chunk, at least one token each.
             batch_tokens: padded tokens per forward pass; fewer need less memory. Chunks whose states would take more
                 than `BATCH_STATE_BYTES` do not share one, however short they are.
@@ -145,9 +146,11 @@ class GDNModel:
             if not len(chunk):
                 raise LinearKVError(f"chunk {position} has no tokens: there is nothing to prefill")
         states: list[ChunkState | None] = [None] * len(ids)
+        starts = [compose(prefix, [])] * len(ids) if isinstance(prefix, PrefixState) else prefix
         most = max(1, BATCH_STATE_BYTES // self.state_bytes)
         for batch in _batches([len(chunk) for chunk in ids], batch_tokens, most):
-            for position, state in zip(batch, self._prefill_batch(prefix, [ids[i] for i in batch]), strict=True):
+            made = self._prefill_batch([starts[i] for i in batch], [ids[i] for i in batch])
+            for position, state in zip(batch, made, strict=True):
                 states[position] = state
         return [state for state in states if state is not None]
 
@@ -175,12 +178,17 @@ class GDNModel:
         return self.logits_many([context], [token_ids])[0]
 
     @torch.inference_mode()
-    def capture(self, token_ids: TokenIds, after: Context) -> Capture:
-        """What a prefill of `token_ids` behind a context computes inside: see `Capture`, with `inputs` kept."""
-        ids = self._token_ids(token_ids)
-        lengths = torch.tensor([len(ids)], device=self.device)
-        with Capture(self.gdn_layers, self.attention_layers, lengths, after.conv_tail, inputs=True) as captured:
-            self._run(ids[None], self._cache([after]))
+    def capture(self, sequences: Sequence[TokenIds], after: Context) -> Capture:
+        """What a prefill of each of `sequences` behind one context computes inside: see `Capture`, with `inputs` kept.
+
+        They share one forward pass, padded on the right.
+        """
+        ids = [self._token_ids(sequence) for sequence in sequences]
+        lengths = torch.tensor([len(sequence) for sequence in ids], device=self.device)
+        with Capture(
+            self.gdn_layers, self.attention_layers, lengths, after.conv_tail, deltas=False, inputs=True
+        ) as captured:
+            self._run(torch.nn.utils.rnn.pad_sequence(ids, batch_first=True), self._cache([after] * len(ids)))
         return captured
 
     @torch.inference_mode()
@@ -268,11 +276,12 @@ class GDNModel:
         cos, sin = self.hf.model.rotary_emb(like, positions.view(shape))
         return cos[0], sin[0]
 
-    def _prefill_batch(self, prefix: PrefixState, ids: list[torch.Tensor]) -> Iterator[ChunkState]:
+    def _prefill_batch(self, starts: list[Context], ids: list[torch.Tensor]) -> Iterator[ChunkState]:
         lengths = torch.tensor([len(chunk) for chunk in ids], device=self.device)
         padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
-        cache = self._cache([compose(prefix, [])] * len(ids))
-        with Capture(self.gdn_layers, self.attention_layers, lengths, prefix.conv_tail) as captured:
+        cache = self._cache(starts)
+        tails = torch.stack([start.conv_tail for start in starts], dim=1)
+        with Capture(self.gdn_layers, self.attention_layers, lengths, tails) as captured:
             self._run(padded, cache)
         for row, chunk in enumerate(ids):
             yield captured.chunk_state(row, chunk.cpu())

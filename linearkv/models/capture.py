@@ -89,6 +89,14 @@ class Capture:
         """`[Lg, H, K, V]` of one sequence."""
         return torch.stack([layer[row] for layer in self._updates])
 
+    def layer_maps(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Transitions `[B, H, K, K]` and updates `[B, H, K, V]` of all sequences in one GDN layer."""
+        return self._transitions[layer], self._updates[layer]
+
+    def layer_tail(self, layer: int) -> torch.Tensor:
+        """`[B, C, TAIL]` of all sequences in one GDN layer."""
+        return self._tails[layer]
+
     def conv_tail(self, row: int) -> torch.Tensor:
         """`[Lg, C, TAIL]` of one sequence."""
         return torch.stack([layer[row] for layer in self._tails])
