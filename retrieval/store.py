@@ -363,11 +363,11 @@ class DocumentStore:
                     db.execute("ROLLBACK")
                 raise
 
-    def _all(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def _all(self, sql: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> list[tuple[Any, ...]]:
         with self._connection() as db:
             return db.execute(sql, parameters).fetchall()
 
-    def _one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+    def _one(self, sql: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> Any:
         rows = self._all(sql, parameters)
         return rows[0][0] if rows else None
 
@@ -480,25 +480,25 @@ class DocumentStore:
     ) -> None:
         """Write a document with its chunks over what was stored of it. Whether others replace it is for
         ``hide_replaced`` to say, before the transaction ends."""
-        superseded = document.superseded
         replaces = json.dumps(document.replaces) if document.replaces else None
         metadata = json.dumps(document.metadata, ensure_ascii=False)
         (document_id,) = db.execute(
             "INSERT INTO documents (file_id, path, title, metadata, content_hash, recipe, sync, superseded, replaces,"
-            " hidden) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?8) ON CONFLICT DO UPDATE SET title = ?3,"
-            " metadata = ?4, content_hash = ?5, recipe = ?6, sync = ?7, superseded = ?8, replaces = ?9, hidden = ?8"
-            " RETURNING id",
-            (
-                file_id,
-                document.path,
-                document.title,
-                metadata,
-                document.content_hash,
-                recipe,
-                sync,
-                superseded,
-                replaces,
-            ),
+            " hidden) VALUES (:file_id, :path, :title, :metadata, :content_hash, :recipe, :sync, :superseded,"
+            " :replaces, :superseded) ON CONFLICT DO UPDATE SET title = :title, metadata = :metadata,"
+            " content_hash = :content_hash, recipe = :recipe, sync = :sync, superseded = :superseded,"
+            " replaces = :replaces, hidden = :superseded RETURNING id",
+            {
+                "file_id": file_id,
+                "path": document.path,
+                "title": document.title,
+                "metadata": metadata,
+                "content_hash": document.content_hash,
+                "recipe": recipe,
+                "sync": sync,
+                "superseded": document.superseded,
+                "replaces": replaces,
+            },
         ).fetchone()
         db.execute("DELETE FROM chunks WHERE document_id = ?", (document_id,))
         for chunk in chunks:
@@ -571,8 +571,9 @@ class DocumentStore:
         """Remove the document at a path as shown, or those of the file or folder at it; returns how many."""
         rows = self._all(
             f"SELECT documents.id, files.id FROM {_OF_DOCUMENTS}"
-            f" WHERE ?1 IN ({_SHOWN_PATH}, {_SHOWN_FILE}) OR substr({_SHOWN_FILE}, 1, ?2) = ?1 || '/'",
-            (shown, len(shown) + 1),
+            f" WHERE :shown IN ({_SHOWN_PATH}, {_SHOWN_FILE})"
+            f" OR substr({_SHOWN_FILE}, 1, :length) = :shown || '/'",
+            {"shown": shown, "length": len(shown) + 1},
         )
         if rows:
             with self.transaction() as db:
@@ -820,9 +821,10 @@ def _replacements(db: sqlite3.Connection) -> tuple[dict[int, str], dict[int, lis
 def _named(db: sqlite3.Connection, root_id: int, name: str) -> list[int]:
     """The documents of a root that have this path, with or without its ending, or this id in their metadata."""
     rows = db.execute(
-        f"SELECT id, path, {_OWN_ID} FROM documents WHERE (path = ?1 OR (path > ?1 || '.' AND path < ?1 || '/')"
-        f" OR {_OWN_ID} = ?1) AND (SELECT root_id FROM files WHERE files.id = file_id) = ?2",
-        (name, root_id),
+        f"SELECT id, path, {_OWN_ID} FROM documents"
+        " WHERE (path = :name OR (path > :name || '.' AND path < :name || '/')"
+        f" OR {_OWN_ID} = :name) AND (SELECT root_id FROM files WHERE files.id = file_id) = :root",
+        {"name": name, "root": root_id},
     )
     return [key for key, path, own_id in rows if name in (path, re.sub(r"\.\w+$", "", path), own_id)]
 
