@@ -19,7 +19,9 @@ from linearkv.eval.reference.batches import (
     NONE,
     QUESTION,
     ROW_LENGTHS_DIVIDE,
+    SPACE,
     Batches,
+    Renaming,
     encode_context,
 )
 from linearkv.eval.reference.filler import FILLER
@@ -53,6 +55,24 @@ def prose(tmp_path_factory: pytest.TempPathFactory) -> Prose:
 @pytest.fixture(scope="module")
 def tokenizer():
     return AutoTokenizer.from_pretrained(FOLDER)
+
+
+def test_renamed_answers_are_renamed_wherever_they_stand(tokenizer):
+    renaming = Renaming(tokenizer.backend_tokenizer)
+    prompt = tokenizer("The bell of Oslo was cast by Anselm Korte. Who cast the bell?\n").input_ids
+    answer = tokenizer("Anselm Korte<|im_end|>").input_ids
+    ids, kinds = prompt + answer, [CONTEXT] * len(prompt) + [FIRST] + [FACT] * (len(answer) - 1)
+    changed = 0
+    for seed in range(40):
+        made = renaming(ids, kinds, random.Random(seed))
+        new = dict(zip(ids, made, strict=True))
+        assert made == [new[token] for token in ids] and len(set(new.values())) == len(new)  # one to one
+        moved = {token for token, other in new.items() if token != other}
+        assert moved <= set(answer[:-1])  # nothing but the answer's words, and not where it ends
+        pieces = tokenizer.convert_ids_to_tokens
+        assert all(pieces(t).startswith(SPACE) == pieces(new[t]).startswith(SPACE) for t in moved)
+        changed += bool(moved)
+    assert 10 < changed < 30
 
 
 def test_word_lists_of_training_and_evaluation_do_not_meet():
