@@ -52,6 +52,8 @@ class Task:
         chunks: token ids of each chunk.
         orders: permutations of the chunks' indices.
         best: index of the chunk that retrieval ranks first; `pivot1` modes prefill it for real.
+        behind: what chunks are prefilled behind; None is the prefix.
+        primer: token ids of neutral chunks, for the `primer` modes.
         storage: storage policy of the states.
         kept: what strategies compute once for all modes of this task, under names of their own.
     """
@@ -61,13 +63,21 @@ class Task:
     chunks: Sequence[Sequence[int]]
     orders: Sequence[Sequence[int]]
     best: int = 0
+    behind: Context | None = None
+    primer: Sequence[int] = ()
     storage: str = "fp16"
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def states(self) -> list[ChunkState]:
-        """Of each chunk behind the prefix, as the store would give them back."""
-        return self._stored(self.model.prefill_chunks(self.prefix, self.chunks))
+        """Of each chunk behind what the store's chunks stand behind, as the store would give them back."""
+        return self._stored(self.model.prefill_chunks(self.behind or compose(self.prefix, []), self.chunks))
+
+    @cached_property
+    def primed_states(self) -> list[ChunkState]:
+        """Of each chunk behind the prefix and the primer."""
+        behind = self.model.prefill(self.primer, after=compose(self.prefix, []))
+        return self._stored(self.model.prefill_chunks(behind, self.chunks))
 
     @cached_property
     def zero_start_states(self) -> list[ChunkState]:
@@ -170,6 +180,20 @@ def _pivot_in(kind: str) -> Strategy:
 
 for _kind in ("sequential", "bidirectional", "cyclic"):
     mode(f"{_kind}_pivot1", f"{_kind}, the best chunk put last and prefilled for real")(_pivot_in(_kind))
+
+
+def _primed_in(kind: str) -> Strategy:
+    def prepare(task: Task) -> Iterable[Prepared]:
+        for order in task.orders:
+            yield Prepared(task.composed(order, kind, task.primed_states), 0, task.chunk_bytes(order))
+
+    return prepare
+
+
+mode("primer", "chunks prefilled behind the prefix and a few neutral chunks, composed in the order given")(
+    _primed_in("sequential")
+)
+mode("primer_bidirectional", "the same, and the mean of that order and its reverse")(_primed_in("bidirectional"))
 
 
 @mode("zero_start", "chunks prefilled from nothing, composed in the order given behind the prefix's state")

@@ -13,7 +13,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,7 @@ def fingerprint(engine: Engine, options: EvalOptions, about: dict[str, Any]) -> 
         "options": json.loads(json.dumps(asdict(options))),
         "model": asdict(engine.states.identity),
         "prefix_tokens": engine.prefix.token_ids.tolist(),
+        "chunks_behind_tokens": engine.states.behind.length,
         "storage": engine.settings.storage,
         "chunk_tokens": engine.settings.chunk_tokens,
         **about,
@@ -201,6 +202,8 @@ def _record(
         chunks,
         [order.indices for order in case.orders],
         best=0,
+        behind=engine.states.behind,
+        primer=engine.prompt.primer_ids,
         storage=engine.settings.storage,
     )
     answers = _Answers(engine, question, options)
@@ -308,7 +311,7 @@ def _timed(task: Task, modes: Sequence[Mode], question_ids: Sequence[int]) -> di
     """Seconds from states in memory to the first token, one order alone, per mode: the middle one of three."""
     seconds = {}
     for mode in modes:
-        one = Task(task.model, task.prefix, task.chunks, task.orders[:1], task.best, task.storage)
+        one = replace(task, orders=task.orders[:1], kept={})
         list(mode.prepare(one))  # so that states are in memory
         runs = []
         for _ in range(3):

@@ -53,8 +53,10 @@ Tenant = Annotated[
     str, typer.Option("--tenant", help="Whose documents; tenants share nothing.", metavar="NAME", callback=utf8)
 ]
 Conditioning = Annotated[
-    Literal["prefix", "none"],
-    typer.Option("--conditioning", help="Prefill chunks behind the system prompt, or behind nothing."),
+    Literal["prefix", "primer", "none"],
+    typer.Option(
+        "--conditioning", help="Prefill chunks behind the system prompt, that and neutral chunks, or behind nothing."
+    ),
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:<number>.", metavar="DEVICE")]
 Dtype = Annotated[Literal["auto", "float32", "bfloat16"], typer.Option("--dtype", help="Compute dtype.")]

@@ -18,7 +18,7 @@ from linearkv.answering import AnswerStream, Plan
 from linearkv.answers import Answer, IndexReport, SkippedFile, StoreReport
 from linearkv.cache import open_pages
 from linearkv.canary import check_canary
-from linearkv.composition import ORDERS
+from linearkv.composition import ORDERS, compose
 from linearkv.errors import LinearKVError, StoreMismatchError, StoreReadOnlyError
 from linearkv.identity import tokenizer_digest
 from linearkv.models import GDNModel, Sampling, identify, load_model
@@ -28,7 +28,7 @@ from linearkv.retrieval.decoding import clean
 from linearkv.retrieval.store import FILE
 from linearkv.settings import Settings
 from linearkv.state_cache import ChunkTokens, StateCache
-from linearkv.states import PrefixState
+from linearkv.states import Context, PrefixState
 from linearkv.tenants import open_tenant, tenant_folder
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ Progress = Callable[[str, int, int | None], None]
 """Called with (stage, done, total); total is None where it is not known."""
 
 DEFAULT_ORDER = "bidirectional"
-CONDITIONING = ("prefix", "none")
+CONDITIONING = ("prefix", "primer", "none")
 MODES = ("composed", "full")
 
 
@@ -103,8 +103,9 @@ class Engine:
             model: `"reference"`, a checkpoint folder, or a model from `load_model`.
             tenant: whose documents and states; tenants of one store share nothing.
             secret: 32 bytes that key the tenant's states, to be given every time; None lets the store keep one.
-            conditioning: `prefix`, chunks prefilled behind the system prompt (one chunk is exact); or `none`, chunks
-                prefilled from nothing, whose states serve any system prompt.
+            conditioning: what chunks are prefilled behind. `prefix`: the system prompt (one chunk is exact). `primer`:
+                the system prompt and a few neutral chunks that are not part of the answer's context, closer to full
+                prefill where several chunks follow. `none`: nothing, and states serve any system prompt.
             tokenizer: folder of the tokenizer; the model's own by default.
             device, dtype: see `load_model`.
             read_only: never write. None decides by whether the tenant's files are writable.
@@ -165,15 +166,15 @@ class Engine:
             opening.callback(pages.close)
             identity = identify(model)
             check_canary(model, identity, pages, opened.secret)
-            conditioned = conditioning == "prefix"
             prefix = model.prefill_prefix(prompt.prefix_ids)
+            behind, behind_ids = _conditioned(conditioning, model, prompt, prefix)
             states = StateCache(
                 model,
                 identity,
                 pages,
                 opened.secret,
-                prefix if conditioned else model.empty_prefix(),
-                conditioned=conditioned,
+                behind,
+                behind_ids=behind_ids,
                 policy=settings.storage,
                 batch_tokens=settings.batch_tokens,
             )
@@ -476,3 +477,15 @@ def _not_writable(store: Path, tenant: str) -> Path | None:
         if os.access(path, os.F_OK) and not os.access(path, os.W_OK if path in files else os.W_OK | os.X_OK):
             return path
     return None
+
+
+def _conditioned(
+    conditioning: str, model: GDNModel, prompt: PromptFormat, prefix: PrefixState
+) -> tuple[Context, list[int]]:
+    """What chunks are prefilled behind, and its token ids."""
+    if conditioning == "none":
+        return model.empty_context(), []
+    start = compose(prefix, [])
+    if conditioning == "prefix":
+        return start, prompt.prefix_ids
+    return model.prefill(prompt.primer_ids, after=start), [*prompt.prefix_ids, *prompt.primer_ids]

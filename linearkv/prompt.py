@@ -21,6 +21,26 @@ from linearkv.errors import LinearKVError, UnsupportedModelError
 from linearkv.models.generation import Sampling
 
 DEFAULT_SYSTEM = "Answer the question from the documents. If they do not say, answer: not in the documents."
+PRIMER = (
+    "# Weather\n"
+    "The morning was dry and the wind came from the west. Clouds gathered over the hills by noon, and a "
+    "light rain fell until four. The river stood two feet below the bridge, and the meadow behind the "
+    "mill was under water for the third time this year. In the evening the sky cleared, and there was "
+    "frost on the roofs before midnight.\n\n",
+    "# Kitchen > Bread\n"
+    "Mix the flour with the water and the salt, and let the dough rest for an hour. Fold it twice, cover "
+    "it with a cloth, and leave it in a cool place overnight. Bake it on a hot stone for forty minutes. "
+    "The loaf is done when it sounds hollow; let it cool before you cut the first slice.\n\n",
+    "# Garden\n"
+    "Sow the beans in May, two in each hole, along the fence. They need water every second day until they "
+    "flower, and little after that. Pick them while they are young. What is left on the stalks in October "
+    "is dried and kept as seed for the next year.\n\n",
+    "# History\n"
+    "The road over the pass was built by soldiers, widened twice by the county, and closed when the "
+    "tunnel opened. Walkers use it now. Of the four inns that stood along it one is left, and its owner "
+    "keeps a list of everyone who arrives on foot in winter.\n\n",
+)
+"""Neutral chunks, as a prompt has them, to prefill others behind that will not stand first either."""
 _SYSTEM, _DOCUMENTS, _QUESTION = "lkvSlotSystem", "lkvSlotDocuments", "lkvSlotQuestion"
 _PLAIN_TEMPLATE = f"{_SYSTEM}\n\nDocuments:\n\n{_DOCUMENTS}Question:{_QUESTION}\nAnswer:"
 
@@ -35,6 +55,7 @@ class PromptFormat:
 
     Attributes:
         prefix_ids: ids of everything before the first chunk.
+        primer_ids: ids of the chunks of `PRIMER`.
         stop_ids: ids that end an answer.
 
     Raises:
@@ -50,6 +71,7 @@ class PromptFormat:
         self._check_control_tokens_stay_text()
         before, between, ask, after = self._template_pieces()
         self.prefix_ids: list[int] = [*self._template_ids(before), *self.text_ids(system), *self._template_ids(between)]
+        self.primer_ids: list[int] = [token for text in PRIMER for token in self.chunk_ids(text)]
         self._ask = self._template_ids(ask)
         self._after = self._template_ids(after)
         self.stop_ids = frozenset(_stop_ids(self._tokenizer, folder))

@@ -13,7 +13,7 @@ from linearkv.cache import NO_TAG, Hit, NotStored, Page, PageStore, Stored, enco
 from linearkv.identity import ModelIdentity, chunk_key
 from linearkv.models import GDNModel
 from linearkv.prompt import PromptFormat
-from linearkv.states import ChunkState, PrefixState
+from linearkv.states import ChunkState, Context
 from linearkv.storage import pack, unpack
 
 _log = logging.getLogger(__name__)
@@ -64,9 +64,9 @@ class StateCache:
 
     Args:
         model: computes what is missing.
-        identity: of `model`; with the tenant's `secret`, the prefix and the storage policy it makes the keys.
-        prefix: what chunks are prefilled behind; `model.empty_prefix()` for states that serve any prompt.
-        conditioned: whether the prefix is part of the identity.
+        identity: of `model`; the tenant's `secret`, `behind_ids` and `policy` join it in the keys.
+        behind: what chunks are prefilled behind; `model.empty_context()` for states that serve any prompt.
+        behind_ids: token ids of it, part of the identity.
         policy: storage policy, see `linearkv.storage`.
     """
 
@@ -76,9 +76,9 @@ class StateCache:
         identity: ModelIdentity,
         pages: PageStore,
         secret: bytes,
-        prefix: PrefixState,
+        behind: Context,
         *,
-        conditioned: bool,
+        behind_ids: Sequence[int],
         policy: str,
         batch_tokens: int,
     ) -> None:
@@ -87,8 +87,8 @@ class StateCache:
         self.identity = identity
         self._secret = secret
         self._tag_key = blake3(secret, derive_key_context="LinearKV content tag 1").digest()
-        self._prefix = prefix
-        self._prefix_ids = prefix.token_ids.tolist() if conditioned else None
+        self.behind = behind
+        self._behind_ids = list(behind_ids) or None
         self._policy = policy
         self._batch_tokens = batch_tokens
         self._warned = False
@@ -98,7 +98,7 @@ class StateCache:
         return chunk_key(
             self._secret,
             self.identity,
-            prefix_token_ids=self._prefix_ids,
+            prefix_token_ids=self._behind_ids,
             chunk_token_ids=token_ids,
             storage_policy=self._policy,
         )
@@ -203,7 +203,7 @@ class StateCache:
         if not missing:
             return {}, {}
         states = self._model.prefill_chunks(
-            self._prefix, [chunk.token_ids for chunk in missing.values()], batch_tokens=self._batch_tokens
+            self.behind, [chunk.token_ids for chunk in missing.values()], batch_tokens=self._batch_tokens
         )
         pages = [
             encode(

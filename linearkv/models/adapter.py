@@ -119,7 +119,7 @@ class GDNModel:
     @torch.inference_mode()
     def prefill_chunks(
         self,
-        prefix: PrefixState | Sequence[Context],
+        prefix: PrefixState | Context | Sequence[Context],
         chunks: Sequence[TokenIds],
         *,
         batch_tokens: int = 8192,
@@ -129,8 +129,8 @@ class GDNModel:
         Chunks of different lengths share a batch, padded on the right, where no real token can see the padding.
 
         Args:
-            prefix: of `prefill_prefix`, or `empty_prefix()` for states that serve any prompt; or a context for each
-                chunk, all equally long.
+            prefix: of `prefill_prefix`, or `empty_prefix()` for states that serve any prompt; or a context, or one for
+                each chunk, all equally long.
             chunks: token ids of each chunk, at least one token each.
             batch_tokens: padded tokens per forward pass; fewer need less memory. Chunks whose states would take more
                 than `BATCH_STATE_BYTES` do not share one, however short they are.
@@ -146,7 +146,9 @@ class GDNModel:
             if not len(chunk):
                 raise LinearKVError(f"chunk {position} has no tokens: there is nothing to prefill")
         states: list[ChunkState | None] = [None] * len(ids)
-        starts = [compose(prefix, [])] * len(ids) if isinstance(prefix, PrefixState) else prefix
+        if isinstance(prefix, PrefixState):
+            prefix = compose(prefix, [])
+        starts = [prefix] * len(ids) if isinstance(prefix, Context) else prefix
         most = max(1, BATCH_STATE_BYTES // self.state_bytes)
         for batch in _batches([len(chunk) for chunk in ids], batch_tokens, most):
             made = self._prefill_batch([starts[i] for i in batch], [ids[i] for i in batch])

@@ -44,7 +44,8 @@ OTHERS = {
     "tenant": {"tenant": "donor"},
     "model of the same shapes": {"model": "other"},
     "system prompt": {"settings": {"system_prompt": "Be brief."}},
-    "conditioning": {"conditioning": "none"},
+    "no conditioning": {"conditioning": "none"},
+    "primer": {"conditioning": "primer"},
     "storage policy": {"settings": {"storage": "fp32"}},
 }
 

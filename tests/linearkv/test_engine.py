@@ -19,6 +19,7 @@ from linearkv import Engine
 from linearkv.cache.files import FileStore
 from linearkv.errors import LinearKVError, StoreLockedError, StoreMismatchError
 from linearkv.models import GDNModel, Sampling, load_model
+from linearkv.state_cache import ChunkTokens
 
 QUESTION = "Who recast the bell?"
 
@@ -161,9 +162,27 @@ def test_unconditioned_states_serve_another_system_prompt(open_engine, corpus):
     assert hits_after_reopening(open_engine, conditioning="none", settings={"system_prompt": "One word."}) == 4
 
 
-def test_the_two_conditionings_share_no_states(open_engine, corpus):
-    open_engine(conditioning="none").index(corpus)
-    assert hits_after_reopening(open_engine, conditioning="prefix") == 0
+@pytest.mark.parametrize("indexed", ["prefix", "primer", "none"])
+def test_conditionings_share_no_states(indexed, open_engine, corpus):
+    engine = open_engine(conditioning=indexed)
+    engine.index(corpus)
+    engine.close()
+    for asked in ("prefix", "primer", "none"):
+        hits = hits_after_reopening(open_engine, conditioning=asked)
+        assert hits == (4 if asked == indexed else 0), asked
+
+
+def test_chunks_behind_a_primer_are_what_the_model_computes_behind_it(open_engine, corpus, assert_close):
+    engine = open_engine(conditioning="primer", settings={"storage": "fp32"})
+    engine.index(corpus)
+    hits = engine.search("bell", 2)
+    states = engine.states.restore([ChunkTokens.of(hit, engine.prompt) for hit in hits]).states
+    start = engine.model.prefill([*engine.prompt.prefix_ids, *engine.prompt.primer_ids])
+    for hit, state in zip(hits, states, strict=True):
+        ids = engine.prompt.chunk_ids(hit.rendered)
+        full = engine.model.prefill(ids, after=start)
+        assert_close("state", full.recurrent, state.transition @ start.recurrent + state.update, 1e-5)
+        assert_close("value", full.value[:, start.length :], state.value, 1e-5)
 
 
 def test_another_dtype_has_no_hits(open_engine, corpus, tiny_model):
