@@ -58,15 +58,26 @@ class CaseMaker:
     Args:
         questions: all of the file: the pool of distractors.
         k: chunks of a case; more where a question has more gold ones.
-        shuffles: random orders; gold first, middle and last come on top where gold is known.
+        shuffles: random orders.
+        gold_places: whether orders with gold first, in the middle and last come on top, where gold is known.
         seed: a case depends on it and on the question alone.
     """
 
-    def __init__(self, engine: Engine, questions: Sequence[EvalQuestion], *, k: int, shuffles: int, seed: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        questions: Sequence[EvalQuestion],
+        *,
+        k: int,
+        shuffles: int,
+        seed: int,
+        gold_places: bool = True,
+    ) -> None:
         if k < 1 or shuffles < 1:
             raise ValueError(f"k is {k} and shuffles {shuffles}; both count from 1")
         self.engine, self.questions = engine, questions
         self.k, self.shuffles, self.seed = k, shuffles, seed
+        self._gold_places = gold_places
 
     def case(self, question: EvalQuestion) -> Case:
         """The case of one question.
@@ -180,7 +191,7 @@ class CaseMaker:
         everything = list(range(count))
         for _ in range(self.shuffles if count > 1 else 1):
             yield Order("shuffle", tuple(rng.sample(everything, count)))
-        if not gold or count < 2:
+        if not (self._gold_places and gold) or count < 2:
             return
         others = [i for i in rng.sample(everything, count) if i not in gold]
         for place in GOLD_PLACES:

@@ -40,6 +40,7 @@ class EvalOptions:
         modes: names of `linearkv.eval.modes.MODES`; `full` is always among them.
         k: chunks of each question.
         shuffles: random orders of each question's chunks.
+        gold_places: also ask with the gold chunks first, in the middle and last.
         seed: of the orders and distractors.
         max_new_tokens: longest answer.
         rule: how answers are normalised before they are compared, see docs/scoring.md.
@@ -50,6 +51,7 @@ class EvalOptions:
     modes: tuple[str, ...] = DEFAULT_MODES
     k: int = 10
     shuffles: int = 8
+    gold_places: bool = True
     seed: int = 0
     max_new_tokens: int = 32
     rule: str = "linearkv"
@@ -83,7 +85,14 @@ def run(
         LinearKVError: unknown modes; `file` belongs to a run with other options, questions or model.
     """
     modes = find_modes(options.modes)
-    maker = CaseMaker(engine, questions, k=options.k, shuffles=options.shuffles, seed=options.seed)
+    maker = CaseMaker(
+        engine,
+        questions,
+        k=options.k,
+        shuffles=options.shuffles,
+        gold_places=options.gold_places,
+        seed=options.seed,
+    )
     head = fingerprint(engine, options, about or {})
     asked = list(enumerate(questions))
     if part is not None:

@@ -210,6 +210,9 @@ def evaluate(
     conditioning: Conditioning = "prefix",
     k: Annotated[int, typer.Option("-k", "--k", min=1, help="Chunks of each question.")] = 10,
     shuffles: Annotated[int, typer.Option("--shuffles", min=1, help="Random orders of each question's chunks.")] = 8,
+    gold_places: Annotated[
+        bool, typer.Option("--gold-places/--no-gold-places", help="Also the gold chunks first, in the middle and last.")
+    ] = True,
     modes: Annotated[
         str | None, typer.Option("--modes", help="Modes with commas between them, or all.", metavar="NAMES")
     ] = None,
@@ -286,6 +289,7 @@ def evaluate(
                 modes=[name.strip() for name in wanted],
                 k=k,
                 shuffles=shuffles,
+                gold_places=gold_places,
                 seed=seed,
                 max_new_tokens=max_new_tokens,
                 rule=rule,

@@ -165,6 +165,13 @@ def test_parts_in_files_of_their_own_together_equal_one_run(engine, report, tmp_
         evaluate(engine, questions(8), replace(OPTIONS, timed=0, k=3), file=file)
 
 
+def test_orders_with_gold_in_a_certain_place_can_be_left_out(engine):
+    asked = questions(2)
+    alone, more = (CaseMaker(engine, asked, k=5, shuffles=3, seed=0, gold_places=on) for on in (False, True))
+    assert alone.case(asked[0]).orders == more.case(asked[0]).orders[:3]
+    assert [order.label for order in more.case(asked[0]).orders[3:]] == ["gold first", "gold middle", "gold last"]
+
+
 @pytest.mark.parametrize("change", [{"k": 3}, {"shuffles": 2}, {"seed": 1}, {"modes": ("full",)}])
 def test_a_file_of_another_run_is_refused(change, engine, tmp_path):
     file = tmp_path / "run.jsonl"
