@@ -11,6 +11,7 @@ import torch
 from transformers import AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from linearkv.eval.reference import generator
+from linearkv.eval.reference.average import average
 from linearkv.eval.reference.batches import (
     CONTEXT,
     CURRICULUM,
@@ -371,3 +372,13 @@ def test_the_chat_template_is_the_prompt_format(tokenizer):
 def test_questions_are_asked_of_different_entities():
     surfaces = [question.question for question in HeldOut(12).questions(40)]
     assert sum(a == b for a, b in combinations(surfaces, 2)) <= 2
+
+
+def test_the_mean_of_checkpoints_is_a_checkpoint(tmp_path):
+    config = reference_config(300, hidden_size=64, intermediate_size=96, num_hidden_layers=4)
+    for name, seed in (("a", 0), ("b", 1)):
+        torch.manual_seed(seed)
+        Qwen3_5ForCausalLM(config).save_pretrained(tmp_path / name)
+    average([tmp_path / "a", tmp_path / "b"], tmp_path / "mean")
+    a, b, mean = (Qwen3_5ForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("a", "b", "mean"))
+    assert all(torch.allclose(mean[name], (a[name] + b[name]) / 2) for name in mean)
