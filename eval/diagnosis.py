@@ -92,9 +92,24 @@ class Swaps:
         return self._maps[key]
 
     def describe(self, order: Sequence[int]) -> dict[str, list[list[float]]]:
-        """Means over the tokens of an order, per layer and head, in context and alone; and how far maps are apart."""
+        """What maps are made of and what they are like, in context and alone: per layer and value head.
+
+        `g_*` and `beta_*` are means over the tokens of an order, `k_error` and `v_error` relative errors over them;
+        `*_norm` are Frobenius norms in context, `transition_error` and `update_error` relative errors, as means over
+        the chunks.
+        """
         in_context, alone = self.in_context(order), [self._alone[index] for index in order]
         found: dict[str, list[list[float]]] = {}
+        heads = self.task.prefix.recurrent.shape[1]
+        for number, name in ((0, "k"), (1, "v")):
+            found[f"{name}_error"] = []
+            for layer in range(self.layers):
+                ours, theirs = (
+                    torch.cat([chunk[layer][number].float() for chunk in inputs]).transpose(0, 1).flatten(1)
+                    for inputs in (alone, in_context)
+                )
+                error = (ours - theirs).norm(dim=-1) / theirs.norm(dim=-1).clamp(min=1e-12)
+                found[f"{name}_error"].append(error.repeat_interleave(heads // len(error)).tolist())
         for number, name in ((2, "g"), (3, "beta")):
             for inputs, label in ((in_context, "context"), (alone, "alone")):
                 found[f"{name}_{label}"] = [

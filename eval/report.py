@@ -80,12 +80,15 @@ class EvalReport:
         modes: the table, full prefill first.
         records: one per question, see `linearkv.eval.runner`.
         notes: what a person should know of the questions.
+        maps: what maps are like in context and alone, per GDN layer and head, where that was asked; see
+            `linearkv.eval.diagnosis.Swaps.describe`.
     """
 
     about: dict[str, Any]
     modes: list[ModeResult]
     records: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
+    maps: dict[str, list[list[float]]] | None = None
 
     @classmethod
     def of(cls, records: Sequence[dict[str, Any]], about: dict[str, Any], notes: Sequence[str] = ()) -> "EvalReport":
@@ -97,7 +100,9 @@ class EvalReport:
         rule = about.get("options", {}).get("rule", "linearkv")
         scores = {name: _Scores(usable, name, rule) for name in names}
         modes = [_mode_result(name, usable, scores[name], scores[BASELINE], seed) for name in names]
-        return cls(about, modes, list(records), [*notes, *failed])
+        described = [record["maps"] for record in usable if "maps" in record]
+        maps = {name: _mean_of_arrays([one[name] for one in described]) for name in described[0]} if described else None
+        return cls(about, modes, list(records), [*notes, *failed], maps)
 
     @property
     def verdict(self) -> str:
@@ -151,6 +156,8 @@ class EvalReport:
         drawn = io.StringIO()
         Console(width=140, file=drawn, color_system=None).print(table)
         lines = [f"{self.verdict}.", "", *drawn.getvalue().splitlines(), "", *self._legend()]
+        if self.maps is not None:
+            lines += ["", *self._described()]
         return "\n".join(line.rstrip() for line in lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -162,6 +169,7 @@ class EvalReport:
                 "questions": len(self.records),
                 "modes": modes,
                 "notes": self.notes,
+                "maps": self.maps,
                 **self.about,
                 "records": self.records,
             }
@@ -201,6 +209,19 @@ class EvalReport:
         unscored = {reason: count for reason, count in (full.unscored if full is not None else {}).items() if count}
         lines += [f"{count} answers unscored: {reason}." for reason, count in unscored.items()]
         return lines + [f"note: {note}" for note in self.notes[:8]]
+
+    def _described(self) -> list[str]:
+        """Maps in context and alone, layer by layer, means over the heads."""
+        assert self.maps is not None
+        lines = ["layer    k err  v err  beta: context  alone    g: context  alone     T norm  T err  U norm  U err"]
+        columns = ["k_error", "v_error", "beta_context", "beta_alone", "g_context", "g_alone"]
+        columns += ["transition_norm", "transition_error", "update_norm", "update_error"]
+        for layer in range(len(self.maps["k_error"])):
+            k, v, *rest = (float(np.mean(self.maps[name][layer])) for name in columns)
+            widths = (14, 7, 14, 7, 11, 7, 8, 7)
+            cells = "".join(f"{value:{width}.3f}" for value, width in zip(rest, widths, strict=True))
+            lines.append(f"{layer:5d} {k:8.3f}{v:7.3f} {cells}")
+        return lines
 
     def _flat(self, mode: ModeResult) -> dict[str, Any]:
         """A row with plain numbers under the names people look for, and the intervals beside them."""

@@ -21,6 +21,7 @@ import torch
 
 from linearkv import Context, Engine, LinearKVError
 from linearkv.eval.cases import CaseMaker
+from linearkv.eval.diagnosis import Swaps, register
 from linearkv.eval.metrics import kl_divergence, relative_error, score, top1_agreement
 from linearkv.eval.modes import Mode, Prepared, Task, find_modes
 from linearkv.eval.questions import EvalQuestion
@@ -42,6 +43,7 @@ class EvalOptions:
         shuffles: random orders of each question's chunks.
         gold_places: also ask with the gold chunks first, in the middle and last.
         seed: of the orders and distractors.
+        diagnose: also the modes of `linearkv.eval.diagnosis`, and what maps are like in context and alone.
         max_new_tokens: longest answer.
         rule: how answers are normalised before they are compared, see docs/scoring.md.
         timed: how many of the questions, the first ones, are also timed, one order at a time, with states already in
@@ -53,6 +55,7 @@ class EvalOptions:
     shuffles: int = 8
     gold_places: bool = True
     seed: int = 0
+    diagnose: bool = False
     max_new_tokens: int = 32
     rule: str = "linearkv"
     timed: int = 5
@@ -84,7 +87,8 @@ def run(
     Raises:
         LinearKVError: unknown modes; `file` belongs to a run with other options, questions or model.
     """
-    modes = find_modes(options.modes)
+    diagnostic = register(len(engine.model.gdn_layers)) if options.diagnose else []
+    modes = find_modes([*options.modes, *diagnostic])
     maker = CaseMaker(
         engine,
         questions,
@@ -231,6 +235,11 @@ def _record(
         entry["prompt"] = [one.context.length + answers.question_tokens for one in prepared]
         entry["bytes"] = [one.chunk_bytes for one in prepared]
         record["modes"][mode.name] = entry
+    if options.diagnose:
+        described = Swaps.of(task).describe(task.orders[0])
+        record["maps"] = {
+            name: [[_rounded(head) for head in layer] for layer in values] for name, values in described.items()
+        }
     if timed:
         record["ttft_s"] = _timed(task, modes, answers.question_ids)
     return record

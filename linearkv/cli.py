@@ -262,7 +262,6 @@ def evaluate(
         raise typer.BadParameter("--part needs --run, and calibrates nothing.")
     with _command(as_json, interrupted="interrupted; with --run, the same command goes on") as out:
         _require_folders(out_file, html_file)
-        from linearkv.eval.diagnosis import register
         from linearkv.eval.modes import MODES
         from linearkv.eval.report import COMPOSED
         from linearkv.eval.runner import DEFAULT_MODES
@@ -277,8 +276,6 @@ def evaluate(
             settings = _settings(storage=storage)
             engine = opened.enter_context(_open(store, model, tenant, conditioning, device, dtype, settings))
             progress = opened.enter_context(shown_progress(quiet=as_json))
-            if diagnose:
-                wanted += register(len(engine.model.gdn_layers))
             run = engine.calibrate if calibrate else engine.evaluate
             report = run(
                 questions,
@@ -293,6 +290,7 @@ def evaluate(
                 seed=seed,
                 max_new_tokens=max_new_tokens,
                 rule=rule,
+                diagnose=diagnose,
                 timed=timed,
             )
         if share is not None:
