@@ -8,11 +8,14 @@ from functools import cached_property
 import numpy as np
 
 from linearkv import Engine, LinearKVError
-from linearkv.eval.metrics import normalise
-from linearkv.eval.questions import EvalQuestion
+from linearkv.eval.questions import EvalQuestion, Passage, holds
 from linearkv.retrieval import Document, Section, chunk_document, render
 
 GOLD_PLACES = ("first", "middle", "last")
+POOL = 500
+"""Passages of the question file, drawn at random, that distractors are chosen from where a question has too few."""
+DOCUMENT_CHUNKS = 1000
+"""Chunks of one document of the store that are searched for the one with the answer."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,15 @@ class Case:
 class CaseMaker:
     """Makes cases of `k` chunks: the gold ones among the most similar others.
 
-    A question with passages of its own draws from those, and from other questions' where they are fewer than k. One
-    without draws from the engine's store.
+    A question with passages of its own draws from those and, where they are fewer than k, from the most similar of
+    `POOL` passages of other questions. One without draws from the engine's store.
 
     Args:
-        questions: all of the file: the pool of distractors.
+        questions: all of the file, asked or not: the pool of distractors.
         k: chunks of a case; more where a question has more gold ones.
         shuffles: random orders.
         gold_places: whether orders with gold first, in the middle and last come on top, where gold is known.
-        seed: a case depends on it and on the question alone.
+        seed: a case depends on it, its question and the pool or store alone.
     """
 
     def __init__(
@@ -86,18 +89,18 @@ class CaseMaker:
             LinearKVError: there are no chunks for it, or a gold reference leads nowhere.
         """
         rng = random.Random(f"{self.seed} {question.id}")
-        chunks, gold, note = self._of_passages(question, rng) if question.passages else self._of_store(question)
+        chunks, gold, note = self._of_passages(question) if question.passages else self._of_store(question)
         if not chunks:
             raise LinearKVError(f"question {question.id}: there are no chunks to answer it from")
         return Case(question, tuple(chunks), tuple(gold), tuple(self._orders(len(chunks), gold, rng)), note)
 
     # Chunks
 
-    def _of_passages(self, question: EvalQuestion, rng: random.Random) -> tuple[list[CaseChunk], list[int], str]:
+    def _of_passages(self, question: EvalQuestion) -> tuple[list[CaseChunk], list[int], str]:
         pieces: list[tuple[CaseChunk, bool]] = []
         for index, passage in enumerate(question.passages):
             cut = self._cut(passage.title, passage.text)
-            holding = [_holds(text, question.answers) for _, text in cut]
+            holding = [holds(text, question.answers) for _, text in cut]
             for part, (heading, text) in enumerate(cut):
                 name = f"{passage.title or 'passage'} [{index}{f'.{part}' if len(cut) > 1 else ''}]"
                 # Of a gold passage that was cut, the parts with the answer are gold; all of it where none has it.
@@ -105,11 +108,12 @@ class CaseMaker:
                 pieces.append((CaseChunk(name, render(heading, text)), is_gold))
         note = ""
         if len(pieces) < self.k:
-            strangers = self._strangers(question, {chunk.rendered for chunk, _ in pieces}, rng)
-            borrowed = [chunk for chunk, _ in zip(strangers, range(self.k - len(pieces)), strict=False)]
+            borrowed = self._strangers(question, {chunk.rendered for chunk, _ in pieces})[: self.k - len(pieces)]
             pieces += [(chunk, False) for chunk in borrowed]
             if borrowed:
                 note = f"{len(borrowed)} of its chunks are other questions' passages"
+            if len(pieces) < self.k:
+                note += f"{', and ' if note else ''}there are {len(pieces)} chunks, not {self.k}"
         room = max(0, self.k - sum(is_gold for _, is_gold in pieces))
         kept = []
         for chunk, is_gold in self._ranked(question.question, pieces):
@@ -119,29 +123,38 @@ class CaseMaker:
         return [chunk for chunk, _ in kept], [i for i, (_, is_gold) in enumerate(kept) if is_gold], note
 
     def _of_store(self, question: EvalQuestion) -> tuple[list[CaseChunk], list[int], str]:
-        gold = self._gold_of_store(question)
+        gold, note = self._gold_of_store(question)
         found = [CaseChunk(hit.chunk_id, hit.rendered) for hit in self.engine.search(question.question, self.k)]
         texts = {chunk.rendered for chunk in gold}
         missed = [chunk for chunk in gold if chunk.rendered not in {other.rendered for other in found}]
-        note = f"retrieval had missed {len(missed)} of {len(gold)} gold chunks" if missed else ""
-        if missed:
-            others = [chunk for chunk in found if chunk.rendered not in texts]
-            found = [chunk for chunk in found if chunk.rendered in texts]
-            found += others[: max(0, self.k - len(gold))] + missed
+        notes = [note, f"retrieval had missed {len(missed)} of {len(gold)} gold chunks" if missed else ""]
+        # The chunks that rank last make room for them.
+        room = max(0, self.k - len(gold))
+        kept = []
+        for chunk in found:
+            if chunk.rendered in texts or room:
+                kept.append(chunk)
+                room -= chunk.rendered not in texts
+        found = kept + missed
+        if len(found) < self.k:
+            notes.append(f"there are {len(found)} chunks, not {self.k}")
+        note = ", and ".join(filter(None, notes))
         if not question.gold_refs:
-            texts = {chunk.rendered for chunk in found if _holds(chunk.rendered, question.answers)}
+            texts = {chunk.rendered for chunk in found if holds(chunk.rendered, question.answers)}
         return found, [i for i, chunk in enumerate(found) if chunk.rendered in texts], note
 
-    def _gold_of_store(self, question: EvalQuestion) -> list[CaseChunk]:
+    def _gold_of_store(self, question: EvalQuestion) -> tuple[list[CaseChunk], str]:
+        """Its gold chunks in the store, and what to know of them."""
         gold: dict[str, CaseChunk] = {}
+        note = ""
         for reference in question.gold_refs:
             if reference in self._by_content:
                 gold[reference] = self._by_content[reference]
                 continue
-            hits = self.engine.search(question.question, self.k, where={"path": reference})
+            hits = self.engine.search(question.question, DOCUMENT_CHUNKS, where={"path": reference})
             if not hits:
                 path, _, rest = reference.rpartition("#")
-                hits = self.engine.search(question.question, self.k, where={"path": path}) if path else []
+                hits = self.engine.search(question.question, DOCUMENT_CHUNKS, where={"path": path}) if path else []
                 # Small sections are merged under their parent's heading: then any chunk of the document may be meant.
                 named = [
                     hit for hit in hits if rest in (hit.heading.rpartition(" > ")[2], hit.chunk_id.rpartition("#")[2])
@@ -149,9 +162,11 @@ class CaseMaker:
                 hits = named or hits
             if not hits:
                 raise LinearKVError(f"question {question.id}: nothing in the store is called {reference!r}")
-            holding = [hit for hit in hits if _holds(hit.rendered, question.answers)]
+            holding = [hit for hit in hits if holds(hit.rendered, question.answers)]
+            if not holding:
+                note = f"no chunk of {reference} shows an answer: the most similar is taken to hold it"
             gold |= {hit.chunk_id: CaseChunk(hit.chunk_id, hit.rendered) for hit in holding or hits[:1]}
-        return list(gold.values())
+        return list(gold.values()), note
 
     @cached_property
     def _by_content(self) -> dict[str, CaseChunk]:
@@ -166,24 +181,36 @@ class CaseMaker:
         made = chunk_document(document, self.engine.prompt.count_tokens, self.engine.settings.chunk_tokens)
         return [(chunk.heading, chunk.text) for chunk in made]
 
-    def _strangers(self, question: EvalQuestion, known: set[str], rng: random.Random) -> Iterator[CaseChunk]:
-        """Passages of other questions, in random order, that do not hold an answer."""
-        for index in rng.sample(range(len(self.questions)), len(self.questions)):
-            for passage in self.questions[index].passages:
-                for heading, text in self._cut(passage.title, passage.text)[:1]:
-                    chunk = CaseChunk(
-                        f"{passage.title or 'passage'} of {self.questions[index].id}", render(heading, text)
-                    )
-                    if chunk.rendered not in known and not _holds(chunk.rendered, question.answers):
-                        known.add(chunk.rendered)
-                        yield chunk
+    def _strangers(self, question: EvalQuestion, known: set[str]) -> list[CaseChunk]:
+        """Passages of other questions that do not hold an answer, most similar to the question first."""
+        chunks, vectors = self._pool
+        scores = self._similar(question.question, vectors)
+        ranked = (chunks[i] for i in sorted(range(len(chunks)), key=lambda i: (-scores[i], i)))
+        return [
+            chunk for chunk in ranked if chunk.rendered not in known and not holds(chunk.rendered, question.answers)
+        ]
+
+    @cached_property
+    def _pool(self) -> tuple[list[CaseChunk], list[np.ndarray]]:
+        """Passages of all questions, at most `POOL` of them, and their vectors."""
+        passages = {passage: question.id for question in self.questions for passage in question.passages}
+        drawn = random.Random(f"{self.seed} pool").sample(sorted(passages, key=_words), min(POOL, len(passages)))
+        chunks: dict[str, CaseChunk] = {}
+        for passage in drawn:
+            heading, text = self._cut(passage.title, passage.text)[0]
+            chunk = CaseChunk(f"{passage.title or 'passage'} of {passages[passage]}", render(heading, text))
+            chunks.setdefault(chunk.rendered, chunk)
+        return list(chunks.values()), self.engine.embedder.encode(list(chunks))
 
     def _ranked(self, question: str, pieces: list[tuple[CaseChunk, bool]]) -> list[tuple[CaseChunk, bool]]:
         """Most similar to the question first, by the store's embedding model."""
-        asked = self.engine.embedder.encode_query(question)[0]
-        windows = self.engine.embedder.encode([chunk.rendered for chunk, _ in pieces])
-        scores = [float(np.max(rows @ asked)) for rows in windows]
+        scores = self._similar(question, self.engine.embedder.encode([chunk.rendered for chunk, _ in pieces]))
         return [pieces[i] for i in sorted(range(len(pieces)), key=lambda i: (-scores[i], i))]
+
+    def _similar(self, question: str, vectors: Sequence[np.ndarray]) -> list[float]:
+        """Similarity of each text to the question: that of its most similar window."""
+        asked = self.engine.embedder.encode_query(question)[0]
+        return [float(np.max(rows @ asked)) for rows in vectors]
 
     # Orders
 
@@ -199,7 +226,5 @@ class CaseMaker:
             yield Order(f"gold {place}", (*others[:at], *gold, *others[at:]))
 
 
-def _holds(text: str, answers: Sequence[str]) -> bool:
-    """Whether a text contains one of the answers as whole words."""
-    words = f" {normalise(text)} "
-    return any(f" {normalise(answer)} " in words for answer in answers if normalise(answer))
+def _words(passage: Passage) -> tuple[str, str]:
+    return passage.title, passage.text

@@ -35,7 +35,7 @@ class Swaps:
         self.task = task
         self.layers = len(task.model.gdn_layers)
         self._start = compose(task.prefix, [])
-        self._alone = self._inputs(task.model.capture(task.chunks, self._start), len(task.chunks))
+        self._alone = self._inputs(task.model.capture(task.chunks, task.behind or self._start), len(task.chunks))
         self._maps_alone = self._maps_of(self._alone)
         self._in_context: dict[tuple[int, ...], Inputs] = {}
         self._maps: dict[tuple[tuple[int, ...], tuple[str, ...]], Maps] = {}
@@ -151,7 +151,7 @@ def _swapped(**what: Any) -> Callable[[Task], Iterable[Prepared]]:
     def prepare(task: Task) -> Iterable[Prepared]:
         swaps = Swaps.of(task)
         for order, full in zip(task.orders, task.full, strict=True):
-            yield Prepared(swaps.composed(order, full, **what), 0, task.chunk_bytes(order))
+            yield Prepared(swaps.composed(order, full, **what), full.length, task.chunk_bytes(order))
 
     return prepare
 

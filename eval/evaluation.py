@@ -1,5 +1,6 @@
 """`evaluate`: from questions to a report. The engine's `evaluate` and the command line come here."""
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -7,9 +8,10 @@ from typing import Any
 
 from linearkv import Engine, LinearKVError
 from linearkv.eval.bench import describe_machine
-from linearkv.eval.questions import EvalQuestion, corpus_questions, read_questions
+from linearkv.eval.modes import find_modes
+from linearkv.eval.questions import EvalQuestion, QuestionFile, corpus_questions, read_questions
 from linearkv.eval.report import EvalReport
-from linearkv.eval.runner import EvalOptions, run
+from linearkv.eval.runner import EvalOptions, fingerprint, run
 
 DEFAULT_COUNT = 100
 """Questions made from a corpus when no number is given."""
@@ -17,7 +19,7 @@ DEFAULT_COUNT = 100
 
 def evaluate(
     engine: Engine,
-    questions: str | Path | Sequence[EvalQuestion] | None = None,
+    questions: str | Path | QuestionFile | Sequence[EvalQuestion] | None = None,
     options: EvalOptions | None = None,
     *,
     limit: int | None = None,
@@ -28,8 +30,9 @@ def evaluate(
     """Runs an evaluation.
 
     Args:
-        questions: a question file, questions, or None to make cloze and quotation questions from the store's chunks.
-        limit: only so many questions.
+        questions: a question file, also as `read_questions` gives it, questions, or None to make cloze and quotation
+            questions from the store's chunks.
+        limit: only so many questions, drawn at random. The others of the file still serve as distractors.
         file: where finished questions are kept, so that an interrupted run goes on there.
         part: (i, n) asks the i-th of n parts of the questions alone, so that processes can share them; see `run`.
         progress: called with (questions done, questions in all).
@@ -38,28 +41,37 @@ def evaluate(
         LinearKVError: no usable questions; a file of another run.
     """
     options = options or EvalOptions()
+    find_modes(options.modes)  # what is misspelt is said before work begins
+    if limit is not None and limit < 1:
+        raise LinearKVError(f"limit is {limit}: it must be at least 1")
     notes: list[str] = []
-    source: dict[str, Any] = {"limit": limit}
+    source: dict[str, Any] = {}
+    if isinstance(questions, (str, Path)):
+        questions = read_questions(Path(questions))
     if questions is None:
         chunks = [(chunk.content_hash, chunk.heading, chunk.text) for chunk in engine.chunks()]
         if not chunks:
             raise LinearKVError("nothing is indexed to make questions from: index documents, or give a question file")
-        asked = corpus_questions(chunks, limit or DEFAULT_COUNT, options.seed)
+        pool = asked = corpus_questions(chunks, limit or DEFAULT_COUNT, options.seed)
         source |= {"questions_from": "corpus"}
         notes.append("the questions were made from the corpus: gaps and continuations of its own sentences")
         if len(asked) < (limit or DEFAULT_COUNT):
             notes.append(f"the corpus gives {len(asked)} such questions, not {limit or DEFAULT_COUNT}")
-    elif isinstance(questions, (str, Path)):
-        read = read_questions(Path(questions), limit=limit)
-        asked, notes = read.questions, list(read.notes)
-        source |= {"questions_from": Path(questions).name, "format": read.format, "digest": read.digest}
     else:
-        asked = list(questions)[:limit]
-        source |= {"questions_from": "caller"}
+        if isinstance(questions, QuestionFile):
+            pool, notes = questions.questions, list(questions.notes)
+            source |= {"questions_from": questions.name, "format": questions.format, "digest": questions.digest}
+        else:
+            pool = list(questions)
+            source |= {"questions_from": "caller"}
+        asked = _sample(pool, limit, options.seed)
+        if len(asked) < len(pool):
+            notes.append(f"{len(asked)} of {len(pool)} questions, drawn at random")
     records = run(
         engine,
         asked,
         options,
+        pool=pool,
         file=Path(file) if file is not None else None,
         part=part,
         about=source,
@@ -68,7 +80,16 @@ def evaluate(
     about = {
         "options": asdict(options),
         "model": engine.model.folder.name if engine.model.folder is not None else type(engine.model.hf).__name__,
-        "source": source,
+        "source": source | {"limit": limit},
+        "run": fingerprint(engine, options, pool, source),
         "machine": describe_machine(engine.model.device),
     }
     return EvalReport.of(records, about, notes)
+
+
+def _sample(questions: Sequence[EvalQuestion], limit: int | None, seed: int) -> list[EvalQuestion]:
+    """`limit` of the questions in their order, drawn at random; a larger limit draws the same and others."""
+    if limit is None or limit >= len(questions):
+        return list(questions)
+    drawn = random.Random(f"{seed} questions").sample(range(len(questions)), len(questions))[:limit]
+    return [questions[index] for index in sorted(drawn)]

@@ -36,11 +36,13 @@ class Prepared:
         context: what the question is answered from.
         computed: tokens of it that the mode had to run through the model at query time.
         chunk_bytes: bytes of stored chunk states that went into it.
+        in_order: whether its tokens stand in the order given, so that they can be compared with full prefill's.
     """
 
     context: Context
     computed: int
     chunk_bytes: int = 0
+    in_order: bool = True
 
 
 @dataclass
@@ -172,7 +174,8 @@ def _pivot_in(kind: str) -> Strategy:
         pivot = task.chunks[task.best]
         contexts = task.model.prefill_many([pivot] * len(rests), [task.composed(rest, kind) for rest in rests])
         return [
-            Prepared(context, len(pivot), task.chunk_bytes(rest)) for context, rest in zip(contexts, rests, strict=True)
+            Prepared(context, len(pivot), task.chunk_bytes(rest), in_order=False)
+            for context, rest in zip(contexts, rests, strict=True)
         ]
 
     return prepare
@@ -180,6 +183,22 @@ def _pivot_in(kind: str) -> Strategy:
 
 for _kind in ("sequential", "bidirectional", "cyclic"):
     mode(f"{_kind}_pivot1", f"{_kind}, the best chunk put last and prefilled for real")(_pivot_in(_kind))
+
+
+def _best_last(task: Task) -> list[list[int]]:
+    """The orders with the best chunk moved to the end, as the pivot modes have them."""
+    return [[index for index in order if index != task.best] + [task.best] for order in task.orders]
+
+
+@mode("full_best_last", "full prefill, the best chunk put last: what moving it does, for comparison with a pivot")
+def _full_best_last(task: Task) -> Iterable[Prepared]:
+    return [Prepared(context, context.length, in_order=False) for context in task.prefilled(_best_last(task))]
+
+
+@mode("sequential_best_last", "sequential, the best chunk put last and not prefilled again")
+def _sequential_best_last(task: Task) -> Iterable[Prepared]:
+    for order in _best_last(task):
+        yield Prepared(task.composed(order, "sequential"), 0, task.chunk_bytes(order), in_order=False)
 
 
 def _primed_in(kind: str) -> Strategy:
@@ -251,32 +270,21 @@ def _canonical(task: Task) -> list[int]:
 @mode("full_canonical", "full prefill with the chunks sorted, the same for every order given")
 def _full_canonical(task: Task) -> Iterable[Prepared]:
     context = task.prefilled([_canonical(task)])[0]
-    return [Prepared(context, context.length)] * len(task.orders)
+    return [Prepared(context, context.length, in_order=False)] * len(task.orders)
 
 
 @mode("sequential_canonical", "sequential composition with the chunks sorted, the same for every order given")
 def _sequential_canonical(task: Task) -> Iterable[Prepared]:
     order = _canonical(task)
-    prepared = Prepared(task.composed(order, "sequential"), 0, task.chunk_bytes(order))
+    prepared = Prepared(task.composed(order, "sequential"), 0, task.chunk_bytes(order), in_order=False)
     return [prepared] * len(task.orders)
 
 
-@mode("prefix_cache", "full prefill, less what an exact prefix cache has of earlier orders", same_answers_as="full")
+@mode("prefix_cache", "full prefill, less what an exact prefix cache has of other questions", same_answers_as="full")
 def _prefix_cache(task: Task) -> Iterable[Prepared]:
-    """Blocks of tokens are reused where everything before them is the same, as in vLLM; the prefix always is."""
-    seen: set[tuple[int, ...]] = set()
-    start = task.prefix.token_ids.tolist()
-    for order, context in zip(task.orders, task.full, strict=True):
-        ids = (*start, *task.tokens(order))
-        hit = len(start) // PREFIX_CACHE_BLOCK * PREFIX_CACHE_BLOCK
-        ends = range(PREFIX_CACHE_BLOCK, len(ids) + 1, PREFIX_CACHE_BLOCK)
-        for end in ends:
-            if end > hit:
-                if ids[:end] not in seen:
-                    break
-                hit = end
-        seen.update(ids[:end] for end in ends)
-        yield Prepared(context, len(ids) - hit)
+    """Of other questions' prompts a cache has the prefix, in whole blocks; their chunks stand in other places."""
+    reused = task.prefix.length // PREFIX_CACHE_BLOCK * PREFIX_CACHE_BLOCK
+    return [Prepared(context, context.length - reused) for context in task.full]
 
 
 @mode("prefix_only", "the prefix and no documents")

@@ -58,28 +58,25 @@ class QuestionFile:
     """What `read_questions` found.
 
     Attributes:
+        name: of the file, without its folders.
         format: its name, one of `FORMATS`.
         notes: what was skipped, with its place in the file, and what was assumed.
         digest: SHA-256 of the file's bytes, in hex.
     """
 
+    name: str
     questions: list[EvalQuestion]
     format: str
     notes: list[str]
     digest: str
 
 
-def read_questions(path: Path, *, limit: int | None = None) -> QuestionFile:
+def read_questions(path: Path) -> QuestionFile:
     """Questions of a JSON or JSON lines file in one of `FORMATS`, in the order of the file.
-
-    Args:
-        limit: only so many questions are read, the first ones that are usable.
 
     Raises:
         LinearKVError: the file cannot be read, its format is not known, or no question in it is usable.
     """
-    if limit is not None and limit < 1:
-        raise LinearKVError(f"limit is {limit}: it must be at least 1")
     notes = _Notes()
     try:
         if path.exists() and not path.is_file():
@@ -87,10 +84,10 @@ def read_questions(path: Path, *, limit: int | None = None) -> QuestionFile:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             file.seek(0)
-            questions, name = _questions(path, file, notes, limit)
+            questions, name = _questions(path, file, notes)
     except OSError as error:
         raise LinearKVError(f"{path} cannot be read: {error.strerror}") from error
-    return QuestionFile(questions, name, notes.lines(), digest)
+    return QuestionFile(path.name, questions, name, notes.lines(), digest)
 
 
 class _Broken(Exception):
@@ -124,7 +121,7 @@ class _Notes:
         return [*self._skipped, *more, *assumed]
 
 
-def _questions(path: Path, file: BinaryIO, notes: _Notes, limit: int | None) -> tuple[list[EvalQuestion], str]:
+def _questions(path: Path, file: BinaryIO, notes: _Notes) -> tuple[list[EvalQuestion], str]:
     questions: list[EvalQuestion] = []
     taken: dict[str, int] = {}
     form: _Format | None = None
@@ -152,8 +149,6 @@ def _questions(path: Path, file: BinaryIO, notes: _Notes, limit: int | None) -> 
         if not question.answers:
             notes.assume(place, "no gold answer: it cannot be scored")
         questions.append(question)
-        if len(questions) == limit:
-            break
     if form is None and unknown:
         known = "; ".join(f"{each.name} ({each.fields})" for each in _FORMATS)
         raise LinearKVError(f"{path} is in no known format: its records have {unknown}. Known are: {known}")
@@ -628,12 +623,18 @@ def _split(text: str, marker: str) -> tuple[Passage, ...]:
 _LETTER = "[0-9A-Za-z\u00c0-\u024f]"
 
 
+def holds(text: str, answers: Iterable[str]) -> bool:
+    """Whether an answer stands in a text, in any case. "yes" and "no" stand everywhere and show nothing."""
+    shown = [re.escape(answer) for answer in answers if answer.strip() and answer.lower() not in ("yes", "no")]
+    if not shown:
+        return False
+    return re.search(f"(?<!{_LETTER})(?:{'|'.join(shown)})(?!{_LETTER})", text, re.IGNORECASE) is not None
+
+
 def _holding(passages: tuple[Passage, ...], answers: tuple[str, ...], assume: Callable[[str], None]) -> tuple[int, ...]:
-    """Indices of the passages where an answer stands, in any case. "yes" and "no" stand everywhere and show nothing."""
-    shown = [re.escape(answer) for answer in answers if answer.lower() not in ("yes", "no")]
-    answer = re.compile(f"(?<!{_LETTER})(?:{'|'.join(shown)})(?!{_LETTER})", re.IGNORECASE)
+    """Indices of the passages where an answer stands."""
     texts = [f"{passage.title}\n{passage.text}" for passage in passages]
-    gold = tuple(number for number, text in enumerate(texts) if shown and answer.search(text))
+    gold = tuple(number for number, text in enumerate(texts) if holds(text, answers))
     if answers and not gold:
         assume("no passage shows an answer verbatim: its gold passages are unknown")
     return gold

@@ -6,13 +6,17 @@ part of them in a file of its own. Everything in a record but its timings follow
 the model alone.
 """
 
+import fcntl
 import glob
+import hashlib
 import json
 import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +31,8 @@ from linearkv.eval.modes import Mode, Prepared, Task, find_modes
 from linearkv.eval.questions import EvalQuestion
 
 DEFAULT_MODES = ("full", "sequential", "bidirectional", "cyclic", "bidirectional_pivot1", "prefix_cache", "prefix_only")
-FORMAT = 1
+FORMAT = 2
+_BEGINNING = b'{"run_format"'
 
 Progress = Callable[[int, int], None]
 """Called with (questions done, questions in all)."""
@@ -71,6 +76,7 @@ def run(
     questions: Sequence[EvalQuestion],
     options: EvalOptions,
     *,
+    pool: Sequence[EvalQuestion] | None = None,
     file: Path | None = None,
     part: tuple[int, int] | None = None,
     about: dict[str, Any] | None = None,
@@ -79,57 +85,82 @@ def run(
     """Records of all questions, or of a part of them, in the order given.
 
     Args:
+        pool: questions whose passages serve as distractors, `questions` by default: a run that asks more questions of
+            the same pool goes on with the same file.
         file: where finished questions are kept, and looked for; None keeps them in memory only.
         part: (i, n), counted from 1: every n-th question from the i-th on, kept in `file` with `.iofn` behind its name.
             A run of the same file without a part takes what parts have finished from there.
-        about: what else makes this run the same as another: the question file's digest, say.
+        about: what else makes this run the same as another.
 
     Raises:
-        LinearKVError: unknown modes; `file` belongs to a run with other options, questions or model.
+        LinearKVError: unknown modes; two questions of one id; `file` is no run's file, or another process's, or belongs
+            to a run with other options, questions, documents or model.
+        ValueError: a part that is none.
     """
+    pool = questions if pool is None else pool
     diagnostic = register(len(engine.model.gdn_layers)) if options.diagnose else []
     modes = find_modes([*options.modes, *diagnostic])
+    twice = [name for name, count in Counter(question.id for question in questions).items() if count > 1]
+    if twice:
+        raise LinearKVError(f"{len(twice)} ids are those of several questions, {twice[0]!r} for one: make them unique")
     maker = CaseMaker(
         engine,
-        questions,
+        pool,
         k=options.k,
         shuffles=options.shuffles,
         gold_places=options.gold_places,
         seed=options.seed,
     )
-    head = fingerprint(engine, options, about or {})
+    head = fingerprint(engine, options, pool, about or {})
     asked = list(enumerate(questions))
+    whole = file
     if part is not None:
+        if not 1 <= part[0] <= part[1]:
+            raise ValueError(f"part is {part}: (i, n) with i from 1 to n")
         asked = asked[part[0] - 1 :: part[1]]
         file = None if file is None else file.with_name(f"{file.name}.{part[0]}of{part[1]}")
-    journal = _Journal(file, head)
-    if file is not None and part is None:
-        for path in sorted(file.parent.glob(f"{glob.escape(file.name)}.*of*")):
-            for record in _finished(path, head):
-                journal.records.setdefault(record["id"], record)
-    try:
-        for done, (number, question) in enumerate(asked, 1):
-            if question.id not in journal.records:
-                journal.add(question.id, _record(engine, maker, question, modes, options, number < options.timed))
+    with ExitStack() as opened:
+        journal = opened.enter_context(_Journal(file, head))
+        if whole is not None and part is None:
+            for path in sorted(whole.parent.glob(f"{glob.escape(whole.name)}.*of*")):
+                for key, record in _finished(path, head).items():
+                    journal.records.setdefault(key, record)
+        missing = [(number, question) for number, question in asked if question.id not in journal.records]
+        for done, (number, question) in enumerate(missing):
             if progress is not None:
-                progress(done, len(asked))
-    finally:
-        journal.close()
+                progress(len(asked) - len(missing) + done, len(asked))
+            journal.add(question.id, _record(engine, maker, question, modes, options, number < options.timed))
+        if progress is not None:
+            progress(len(asked), len(asked))
     return [journal.records[question.id] for _, question in asked]
 
 
-def fingerprint(engine: Engine, options: EvalOptions, about: dict[str, Any]) -> dict[str, Any]:
-    """What two runs must share to be one run."""
-    return {
-        "format": FORMAT,
+def fingerprint(
+    engine: Engine, options: EvalOptions, pool: Sequence[EvalQuestion], about: dict[str, Any]
+) -> dict[str, Any]:
+    """What two runs must share to be one run; with the questions' file, everything needed to run it again."""
+    head = {
+        "run_format": FORMAT,
         "options": json.loads(json.dumps(asdict(options))),
         "model": asdict(engine.states.identity),
-        "prefix_tokens": engine.prefix.token_ids.tolist(),
+        "system_tokens": engine.prefix.token_ids.tolist(),
         "chunks_behind_tokens": engine.states.behind.length,
         "storage": engine.settings.storage,
         "chunk_tokens": engine.settings.chunk_tokens,
+        "embedder": engine.embedder.identity,
+        "questions": _digest(repr(question) for question in pool),
         **about,
     }
+    if not all(question.passages for question in pool):
+        head["documents"] = _digest(sorted(chunk.content_hash for chunk in engine.chunks()))
+    return head
+
+
+def _digest(texts: Iterable[str]) -> str:
+    whole = hashlib.sha256()
+    for text in texts:
+        whole.update(text.encode() + b"\0")
+    return whole.hexdigest()
 
 
 class _Journal:
@@ -141,22 +172,30 @@ class _Journal:
         if path is None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.records = {record["id"]: record for record in _finished(path, head)}
-        whole = _whole_lines(path)
+        self.records = _finished(path, head)
         self._file = path.open("r+b" if path.exists() else "w+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise LinearKVError(f"another process is at work on {path}") from None
+        whole = _whole_lines(path)
         self._file.truncate(sum(map(len, whole)))
         self._file.seek(0, os.SEEK_END)
         if not whole:
             self._write(head)
 
+    def __enter__(self) -> "_Journal":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
     def add(self, key: str, record: dict[str, Any]) -> None:
         # As it would be read back, so that a resumed run cannot differ from an uninterrupted one.
         self.records[key] = json.loads(json.dumps(record, allow_nan=False))
         self._write(record)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
 
     def _write(self, value: dict[str, Any]) -> None:
         if self._file is not None:
@@ -170,22 +209,32 @@ def _whole_lines(path: Path) -> list[bytes]:
     return [line for line in lines if line.endswith(b"\n")]
 
 
-def _finished(path: Path, head: dict[str, Any]) -> list[dict[str, Any]]:
-    """Records of a run's file.
+def _finished(path: Path, head: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Records of a run's file by question id, but those of questions that failed: they are asked again.
 
     Raises:
-        LinearKVError: it is the file of a run with another head.
+        LinearKVError: it is the file of a run with another head, or of no run.
     """
-    lines = _whole_lines(path)
-    if not lines:
-        return []
-    found = json.loads(lines[0])
+    if not path.exists() or not path.stat().st_size:
+        return {}
+    with path.open("rb") as file:
+        if not file.read(len(_BEGINNING)).startswith(_BEGINNING):
+            raise LinearKVError(f"{path} is not the file of a run, and is left as it is: give another")
+    values = []
+    for number, line in enumerate(_whole_lines(path), 1):
+        try:
+            values.append(json.loads(line))
+        except ValueError as error:
+            raise LinearKVError(f"line {number} of {path} is damaged ({error}): remove that line") from error
+    if not values:
+        return {}
+    found, *records = values
     if found != head:
         different = sorted(key for key in {*found, *head} if found.get(key) != head.get(key))
         raise LinearKVError(
             f"{path} belongs to another run ({', '.join(different)} differ): give another file, or remove it"
         )
-    return [json.loads(line) for line in lines[1:]]
+    return {record["id"]: record for record in records if "error" not in record}
 
 
 def _record(
@@ -205,9 +254,21 @@ def _record(
         "kind": question.kind,
     }
     try:
-        case = maker.case(question)
-    except LinearKVError as error:
-        return record | {"error": str(error)}
+        return record | _answered(engine, maker, question, modes, options, timed)
+    except (LinearKVError, ValueError, torch.OutOfMemoryError) as error:
+        return record | {"error": f"question {question.id}: {str(error).removeprefix(f'question {question.id}: ')}"}
+
+
+def _answered(
+    engine: Engine,
+    maker: CaseMaker,
+    question: EvalQuestion,
+    modes: Sequence[Mode],
+    options: EvalOptions,
+    timed: bool,
+) -> dict[str, Any]:
+    """The question's case, and what every mode answers."""
+    case = maker.case(question)
     chunks = [engine.prompt.chunk_ids(chunk.rendered) for chunk in case.chunks]
     task = Task(
         engine.model,
@@ -220,7 +281,8 @@ def _record(
         storage=engine.settings.storage,
     )
     answers = _Answers(engine, question, options)
-    record |= {
+    answers.check_length(task.prefix.length + sum(map(len, chunks)))
+    record: dict[str, Any] = {
         "note": case.note,
         "chunks": [{"name": chunk.name, "tokens": len(ids)} for chunk, ids in zip(case.chunks, chunks, strict=True)],
         "gold": list(case.gold),
@@ -230,7 +292,12 @@ def _record(
     for mode in modes:
         shared = record["modes"].get(mode.same_answers_as)
         prepared = list(mode.prepare(task))
-        entry = answers.of(prepared, task.full, shared)
+        entry = answers.of(prepared, shared)
+        if shared is None and all(one.in_order for one in prepared):
+            # Of the random orders alone, as scores are.
+            entry |= _context_errors(
+                task.full[: options.shuffles], [one.context for one in prepared[: options.shuffles]]
+            )
         entry["computed"] = [one.computed + answers.question_tokens for one in prepared]
         entry["prompt"] = [one.context.length + answers.question_tokens for one in prepared]
         entry["bytes"] = [one.chunk_bytes for one in prepared]
@@ -256,12 +323,20 @@ class _Answers:
         self._full: list[list[int]] = []
         self._full_logits: list[torch.Tensor] = []
 
-    def of(
-        self, prepared: Sequence[Prepared], full: Sequence[Context], shared: dict[str, Any] | None
-    ) -> dict[str, Any]:
+    def check_length(self, context: int) -> None:
+        """Refuses prompts that do not fit the model."""
+        limit = self.engine.model.config.max_position_embeddings
+        length = context + self.question_tokens + self.options.max_new_tokens
+        if length > limit:
+            raise LinearKVError(
+                f"its prompt and answer of {length} tokens do not fit the model's {limit} positions: ask for fewer "
+                f"chunks (k is {self.options.k}) or smaller ones (chunk_tokens is {self.engine.settings.chunk_tokens})"
+            )
+
+    def of(self, prepared: Sequence[Prepared], shared: dict[str, Any] | None) -> dict[str, Any]:
         """Per order: answer, scores, and fidelity to full prefill of the same order. The first call must be full's."""
         if shared is not None:
-            kept = ("answers", "em", "f1", "unscored", "kl", "top1", "state_error", "key_error")
+            kept = ("answers", "em", "f1", "unscored", "kl", "top1", "state_error", "key_error", "value_error")
             return {name: shared[name] for name in kept if name in shared}
         contexts = [one.context for one in prepared]
         if not self._full:
@@ -272,7 +347,7 @@ class _Answers:
         tokens = self._greedy(contexts, logits)
         texts = [self.engine.prompt.decode(ids).strip() for ids in tokens]
         scored = [score(text, self.question.answers, rule=self.options.rule) for text in texts]
-        entry: dict[str, Any] = {
+        return {
             "answers": texts,
             "em": [one.em for one in scored],
             "f1": [one.f1 for one in scored],
@@ -280,9 +355,6 @@ class _Answers:
             "kl": [_rounded(kl_divergence(a, b).mean()) for a, b in zip(self._full_logits, logits, strict=True)],
             "top1": [_rounded(top1_agreement(a, b)) for a, b in zip(self._full_logits, logits, strict=True)],
         }
-        if all(one.length == other.length for one, other in zip(contexts, full, strict=True)):
-            entry |= _context_errors(full, contexts)
-        return entry
 
     def _generate(self, contexts: Sequence[Context]) -> list[list[int]]:
         asked = [self.question_ids] * len(contexts)
@@ -311,7 +383,9 @@ class _Answers:
 
 def _context_errors(full: Sequence[Context], made: Sequence[Context]) -> dict[str, Any]:
     """Relative errors against full prefill, as means over the orders: states per GDN layer and head, keys and values
-    per attention layer."""
+    per attention layer. Nothing where the contexts are not as long."""
+    if any(one.length != other.length for one, other in zip(made, full, strict=True)):
+        return {}
     states = torch.stack([relative_error(a.recurrent, b.recurrent) for a, b in zip(full, made, strict=True)])
     entry: dict[str, Any] = {"state_error": [[_rounded(head) for head in layer] for layer in states.mean(0).tolist()]}
     for name in ("key", "value"):
@@ -329,6 +403,8 @@ def _timed(task: Task, modes: Sequence[Mode], question_ids: Sequence[int]) -> di
     """Seconds from states in memory to the first token, one order alone, per mode: the middle one of three."""
     seconds = {}
     for mode in modes:
+        if mode.same_answers_as:  # what it would save is not computed here
+            continue
         one = replace(task, orders=task.orders[:1], kept={})
         list(mode.prepare(one))  # so that states are in memory
         runs = []

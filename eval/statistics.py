@@ -138,7 +138,16 @@ def by_group(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> dict[Any, Estimate]:
-    """The mean of each group's answers.
+    """The mean of each group's answers; arguments as in `grouped`."""
+    found = grouped(values, groups, labels)
+    return {label: mean(matrix, seed=seed, resamples=resamples) for label, matrix in found.items()}
+
+
+def grouped(
+    values: np.ndarray, groups: Sequence[Any] | np.ndarray, labels: Sequence[Any] | None = None
+) -> dict[Any, np.ndarray]:
+    """`values [questions, permutations]` once for each group, with NaN for what is not in it: `difference` and
+    `retention` then compare the group alone.
 
     Args:
         values: `[questions]` or `[questions, permutations]`.
@@ -156,7 +165,7 @@ def by_group(
         )
     if labels is None:
         labels = sorted({label for label in of.flat if label is not None})
-    return {label: mean(np.where(of == label, matrix, np.nan), seed=seed, resamples=resamples) for label in labels}
+    return {label: np.where(of == label, matrix, np.nan) for label in labels}
 
 
 def position_bucket(position: int, chunks: int) -> str:

@@ -150,7 +150,7 @@ def query(
         Literal["auto", "sequential", "bidirectional", "cyclic"],
         typer.Option("--order", help="How chunk states are composed."),
     ] = "auto",
-    pivot: Annotated[int, typer.Option("--pivot", min=0, help="Prefill the best PIVOT chunks for real.")] = 0,
+    pivot: Annotated[int | None, typer.Option("--pivot", min=0, help="Prefill the best PIVOT chunks for real.")] = None,
     mode: Annotated[
         Literal["composed", "full"], typer.Option("--mode", help="Compose states, or prefill everything.")
     ] = "composed",
@@ -258,32 +258,36 @@ def evaluate(
 ) -> None:
     """Measure how much of full prefill's answer quality composed answers keep, over shuffled chunks."""
     share = None if part is None else _as_part(part)
-    if share is not None and (run_file is None or calibrate):
-        raise typer.BadParameter("--part needs --run, and calibrates nothing.")
+    if share is not None and (run_file is None or out_file is not None or html_file is not None or calibrate):
+        raise typer.BadParameter("--part needs --run; --out, --html and --calibrate are for the whole.")
     with _command(as_json, interrupted="interrupted; with --run, the same command goes on") as out:
         _require_folders(out_file, html_file)
-        from linearkv.eval.modes import MODES
+        from linearkv.eval.modes import MODES, find_modes
+        from linearkv.eval.questions import read_questions
         from linearkv.eval.report import COMPOSED
         from linearkv.eval.runner import DEFAULT_MODES
 
         usual = COMPOSED if calibrate else DEFAULT_MODES
         wanted = list(MODES) if modes == "all" else modes.split(",") if modes else list(usual)
-        if questions is None or calibrate:
-            _require_store(store, tenant)
+        wanted = [name.strip() for name in wanted]
+        find_modes(wanted)  # what is misspelt is said before a large model is loaded
+        asked = None if questions is None else read_questions(questions)
         with ExitStack() as opened:
-            if not store.exists():  # questions that bring their own passages need no store, and leave none behind
+            if asked is None or calibrate or not all(question.passages for question in asked.questions):
+                _require_store(store, tenant)
+            else:  # questions that bring their own passages need no store, and leave none behind
                 store = Path(opened.enter_context(TemporaryDirectory())) / "store"
             settings = _settings(storage=storage)
             engine = opened.enter_context(_open(store, model, tenant, conditioning, device, dtype, settings))
             progress = opened.enter_context(shown_progress(quiet=as_json))
             run = engine.calibrate if calibrate else engine.evaluate
             report = run(
-                questions,
+                asked,
                 limit=limit,
                 file=run_file,
                 part=share,
                 progress=progress,
-                modes=[name.strip() for name in wanted],
+                modes=wanted,
                 k=k,
                 shuffles=shuffles,
                 gold_places=gold_places,
@@ -293,6 +297,8 @@ def evaluate(
                 diagnose=diagnose,
                 timed=timed,
             )
+        if not report.modes:
+            raise LinearKVError(f"{report.verdict}: {'; '.join(report.notes[-3:])}")
         if share is not None:
             done = f"part {part} is done: {len(report.records)} questions, kept beside {run_file}"
             print(json.dumps({"part": part, "questions": len(report.records)}) if as_json else done, file=out)
@@ -305,6 +311,8 @@ def evaluate(
             print(report.to_json(), file=out)
         else:
             print(report.summary(), file=out)
+            if calibrate and report.recommended is not None:
+                print(f"kept with the store: {report.recommended.mode}", file=out)
 
 
 @app.command()

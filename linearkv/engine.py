@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from linearkv.states import Context, PrefixState
 from linearkv.tenants import open_tenant, tenant_folder
 
 if TYPE_CHECKING:
+    from linearkv.eval.questions import EvalQuestion, QuestionFile
     from linearkv.eval.report import EvalReport
 
 _log = logging.getLogger(__name__)
@@ -265,7 +266,7 @@ class Engine:
         k: int = 6,
         *,
         order: str = "auto",
-        pivot: int = 0,
+        pivot: int | None = None,
         mode: str = "composed",
         where: dict[str, Any] | None = None,
         max_new_tokens: int = 64,
@@ -278,7 +279,8 @@ class Engine:
             k: number of chunks; fewer are used where fewer are found.
             order: `sequential`, `bidirectional`, `cyclic`, or `auto`: what `calibrate` chose for this store, its pivot
                 included unless one is given, and bidirectional where it chose nothing.
-            pivot: the best `pivot` chunks are put last and prefilled for real from the composed state.
+            pivot: the best `pivot` chunks are put last and prefilled for real from the composed state; None is 0, or
+                with `order="auto"` what `calibrate` chose.
             mode: `composed`, or `full`: the same prompt, prefilled for real from its first token.
             where: only documents with this metadata, see `Retriever.search`.
             max_new_tokens: longest answer.
@@ -292,7 +294,7 @@ class Engine:
             raise ValueError(f"unknown order {order!r}: expected auto, {', '.join(ORDERS)}")
         if mode not in MODES:
             raise ValueError(f"unknown mode {mode!r}: expected one of {', '.join(MODES)}")
-        if pivot < 0:
+        if pivot is not None and pivot < 0:
             raise ValueError(f"pivot is {pivot}; it counts chunks")
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; an answer has at least one token")
@@ -302,7 +304,8 @@ class Engine:
             sampling = self.prompt.checkpoint_sampling()
         if order == "auto":
             order, calibrated_pivot = self._calibrated()
-            pivot = pivot or calibrated_pivot
+            pivot = calibrated_pivot if pivot is None else pivot
+        pivot = pivot or 0
         started = time.perf_counter()
         question = clean(question)
         question_ids = self.prompt.question_ids(question)
@@ -334,7 +337,7 @@ class Engine:
 
     def evaluate(
         self,
-        questions: str | Path | None = None,
+        questions: "str | Path | QuestionFile | Sequence[EvalQuestion] | None" = None,
         *,
         limit: int | None = None,
         file: str | Path | None = None,
@@ -346,8 +349,9 @@ class Engine:
 
         Args:
             questions: a question file (JSON lines with `question` and `answers`, SQuAD, MuSiQue, HotpotQA,
-                2WikiMultihopQA, LongBench, RULER); None makes questions from the indexed documents.
-            limit: only so many questions.
+                2WikiMultihopQA, LongBench, RULER), or what `linearkv.eval.questions` makes of one; None makes questions
+                from the indexed documents.
+            limit: only so many questions, drawn at random.
             file: where finished questions are kept, so that an interrupted run goes on there.
             part: (i, n) asks the i-th of n parts of the questions, so that n processes can share them; the same call
                 without it puts together what they kept in `file`.
@@ -368,12 +372,15 @@ class Engine:
         report = None if progress is None else lambda done, total: progress("evaluating", done, total)
         return evaluate(self, questions, EvalOptions(**options), limit=limit, file=file, part=part, progress=report)
 
-    def calibrate(self, questions: str | Path | None = None, **options: Any) -> "EvalReport":
+    def calibrate(
+        self, questions: "str | Path | QuestionFile | Sequence[EvalQuestion] | None" = None, **options: Any
+    ) -> "EvalReport":
         """Chooses order and pivot for this model and these documents by evaluating them, and keeps the choice with the
         store, for queries with `order="auto"` by the same model and system prompt.
 
-        Of the composed modes that surely keep 98% of full prefill's F1 it takes the one that reuses most; where none
-        does, the one that keeps most. `report.verdict` says which, and how sure that is.
+        Of the composed modes that surely keep 98% of full prefill's F1 it takes the one that reuses most, the simplest
+        where several do; where none does, sequential unless another is surely better. `report.recommended.mode` is what
+        was kept, `report.verdict` says how sure that is.
 
         Args:
             questions, options: as for `evaluate`; `modes` are the composed ones by default.
@@ -384,6 +391,8 @@ class Engine:
         """
         from linearkv.eval.report import COMPOSED
 
+        if options.get("part") is not None:
+            raise ValueError("a part of the questions calibrates nothing: calibrate with the whole run")
         self._require_writable()
         report = self.evaluate(questions, **{"modes": COMPOSED, **options})
         best = report.recommended

@@ -25,7 +25,7 @@ from linearkv.eval.page.drawing import (
     svg,
     tick_text,
 )
-from linearkv.eval.page.reading import BASELINES, full_prefill, groups, interval_text, kind_of, percent, shuffled
+from linearkv.eval.page.reading import BASELINES, full_prefill, groups, interval_text, kind_of, minus, percent, shuffled
 from linearkv.eval.report import BASELINE, EvalReport, ModeResult
 from linearkv.eval.statistics import POSITIONS, Estimate
 
@@ -201,21 +201,35 @@ def _positions(report: EvalReport, records: Sequence[dict[str, Any]]) -> Figure:
         return Figure(title, "", missing="each question has one chunk, which has no position among others")
     full = full_prefill(report)
     if not any(estimate.value is not None for estimate in full.by_position.values()):
-        return Figure(title, "", missing="no answer with a known gold chunk is scored")
+        return Figure(title, "", missing="no scored answer has its gold chunk in a known place")
     parts = []
     for subtitle, modes in _of_kinds(report) or [("", [full])]:
         lows = [_ends(e)[0] for mode in (full, *modes) for e in mode.by_position.values() if e.value is not None]
         ticks = round_ticks(min(lows), 1.0, 4)
-        panels = [_panel(mode.mode, kind_of(mode), _position_drawing(mode, full, ticks)) for mode in modes]
+        panels = [
+            _panel(mode.mode, kind_of(mode), _position_drawing(mode, full, ticks), _most_lost(mode)) for mode in modes
+        ]
         parts.append((subtitle, element("div", *panels, class_="panels")))
     about = (
-        "Exact match where the last chunk that the answer needs comes first, early, in the middle, late or last among "
-        "the chunks, over all orders; bars are 95% intervals. The grey line is full prefill. A line that falls to the "
-        "left loses early chunks."
+        "Exact match where the gold chunk comes first, early, in the middle, late or last among the chunks; several "
+        "gold chunks count where an order puts them side by side. Bars are 95% intervals, the grey line is full "
+        "prefill. Positions hold different questions, so each is to be read against full prefill: a line that falls "
+        "off to the left, and full prefill\u2019s does not, loses early chunks."
     )
     blind = [mode.mode for mode in report.modes if mode.mode in BASELINES]
-    remark = f"Without a panel, since the order does not enter or is full prefill\u2019s: {', '.join(blind)}."
+    remark = f"Without a panel, since they compose nothing: {', '.join(blind)}."
     return Figure(title, about, parts, remark=remark if blind else "")
+
+
+def _most_lost(mode: ModeResult) -> str:
+    """The position at which the mode loses most against full prefill."""
+    known = [(lost.value, place, lost) for place, lost in mode.lost_by_position.items() if lost.value is not None]
+    if not known or mode.mode == BASELINE:
+        return ""
+    value, place, lost = min(known, key=lambda one: one[0])
+    interval = interval_text(lost, signed=True)
+    points = f"{minus(f'{100 * value:+.1f}')} points{f' ({interval})' if interval else ''}"
+    return f"Against full prefill at worst {points}, gold {place}."
 
 
 def _position_drawing(mode: ModeResult, full: ModeResult, ticks: Sequence[float]) -> Markup:
@@ -378,20 +392,13 @@ def _errors(report: EvalReport) -> Figure:
         panels = [_panel(mode.mode, kind_of(mode), _heat_drawing(mode, edges), _worst(mode)) for mode in modes]
         parts.append((subtitle, element("div", *panels, class_="panels")))
     about = (
-        "Size of the difference divided by the size of full prefill\u2019s own, mean over questions and orders. The "
-        "large field: recurrent states, a row for each Gated DeltaNet layer and a column for each of its heads. The "
-        "two lines under it: keys (K) and values (V) of each attention layer. Layers and heads count from 0, each kind "
-        "of layer by itself. Numbers at the right are means of their row. A difference is no loss by itself: a mean "
-        "over several orders is meant to differ from full prefill of one."
+        "Size of the difference divided by the size of full prefill\u2019s own, mean over questions and random orders. "
+        "The large field: recurrent states, a row for each Gated DeltaNet layer and a column for each of its heads. "
+        "The two lines under it: keys (K) and values (V) of each attention layer. Layers and heads count from 0, each "
+        "kind of layer by itself. Numbers at the right are means of their row. A difference is no loss by itself: a "
+        "mean over several orders is meant to differ from full prefill of one."
     )
-    moved = [mode.mode for _, modes in kinds for mode in modes if "pivot" in mode.mode or "canonical" in mode.mode]
-    remark = (
-        "These put the chunks in an order of their own, so that keys and values are compared with other tokens\u2019: "
-        f"{', '.join(moved)}."
-        if moved
-        else ""
-    )
-    return Figure(title, about, parts, remark=remark)
+    return Figure(title, about, parts)
 
 
 def _array(values: Any) -> np.ndarray:

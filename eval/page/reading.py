@@ -5,7 +5,7 @@ from typing import Any
 from linearkv.eval.report import BASELINE, COMPOSED, EvalReport, ModeResult
 from linearkv.eval.statistics import Estimate
 
-BASELINES = ("full_canonical", "prefix_cache", "prefix_only", "no_context")
+BASELINES = ("full_canonical", "full_best_last", "prefix_cache", "prefix_only", "no_context")
 """Modes, beside full prefill, that compose nothing."""
 
 

@@ -21,9 +21,11 @@ from linearkv.eval.report import (
     EvalReport,
     ModeResult,
     gold_places,
+    keeps_enough,
     number_text,
+    range_text,
 )
-from linearkv.eval.statistics import POSITIONS, RESAMPLES, Estimate, decides, json_safe
+from linearkv.eval.statistics import POSITIONS, RESAMPLES, json_safe
 
 EXAMPLES = 20
 """Questions shown side by side, at most."""
@@ -131,13 +133,12 @@ def _facts(report: EvalReport, records: Sequence[dict[str, Any]]) -> list[tuple[
     if len(report.records) > len(records):
         asked += f"; {len(report.records) - len(records):,} more could not be asked"
     labels = {order["label"] for record in records for order in record["orders"]} - {"shuffle"}
-    shuffles = sorted({sum(order["label"] == "shuffle" for order in record["orders"]) for record in records})
-    orders = " to ".join(map(str, sorted({*shuffles[:1], *shuffles[-1:]}))) or str(options.get("shuffles", "-"))
+    shuffles = (sum(order["label"] == "shuffle" for order in record["orders"]) for record in records)
+    orders = range_text(shuffles) or str(options.get("shuffles", "-"))
     orders += " random a question"
     if labels:
         orders += "; on top, gold chunks first, in the middle and last"
-    chunks = sorted({len(record["chunks"]) for record in records})
-    used = " to ".join(map(str, sorted({*chunks[:1], *chunks[-1:]})))
+    used = range_text(len(record["chunks"]) for record in records)
     k = str(options.get("k", used or "-"))
     if used and k != used:
         k += f" asked for, {used} used"
@@ -157,8 +158,10 @@ def _facts(report: EvalReport, records: Sequence[dict[str, Any]]) -> list[tuple[
 
 
 def _unscored(report: EvalReport) -> list[str]:
+    """What no mean holds, and which means there are not."""
     counts = full_prefill(report).unscored if report.modes else {}
-    return [f"{count:,} answers of each mode are unscored: {reason}" for reason, count in counts.items() if count]
+    said = [f"{count:,} answers of each mode are unscored: {reason}" for reason, count in counts.items() if count]
+    return said + report.missing()
 
 
 def _again(report: EvalReport) -> str:
@@ -193,7 +196,7 @@ def _row(mode: ModeResult) -> dict[str, Any]:
     """A line of the table: the cells as (text, small print)."""
     kept, flips, excess = mode.retention, mode.order["flips"], mode.excess["flips"]
     # Of baselines nobody asks whether they are good enough to use.
-    keeps = "" if kept.value is None or kind_of(mode) == "baseline" else _keeps(kept)
+    keeps = "" if kept.value is None or kind_of(mode) == "baseline" else keeps_enough(kept)
     cells = [
         (number_text(mode.em.value), ""),
         (number_text(mode.f1.value), ""),
@@ -201,8 +204,8 @@ def _row(mode: ModeResult) -> dict[str, Any]:
         (number_text(mode.order["worst"].value), ""),
         (percent(flips.value), ""),
         ("-" if excess.value is None else minus(f"{100 * excess.value:+.1f}"), interval_text(excess, signed=True)),
-        ("-" if mode.kl is None else f"{mode.kl:.4f}", ""),
-        (number_text(mode.top1), ""),
+        (number_text(mode.kl.value, 4), ""),
+        (number_text(mode.top1.value), ""),
         (percent(mode.reuse), ""),
         (f"{mode.bytes / 1e6:.1f} MB" if mode.bytes else "none", ""),
         (
@@ -211,10 +214,6 @@ def _row(mode: ModeResult) -> dict[str, Any]:
         ),
     ]
     return {"mode": mode.mode, "kind": kind_of(mode), "keeps": keeps, "cells": cells}
-
-
-def _keeps(kept: Estimate) -> str:
-    return decides(kept.low, kept.high, WANTED_RETENTION, questions=kept.questions)
 
 
 # Questions that flip
@@ -310,7 +309,7 @@ def _answers(record: dict[str, Any], mode: str, rule: str) -> dict[str, Any]:
 
 
 def _places(record: dict[str, Any]) -> list[str | None]:
-    """Where the last gold chunk stands in each random order."""
+    """Where the gold chunk stands in each random order, where there is one."""
     return [
         place for place, order in zip(gold_places(record), record["orders"], strict=True) if order["label"] == "shuffle"
     ]

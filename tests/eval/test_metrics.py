@@ -34,6 +34,7 @@ from linearkv.eval.statistics import (
     decides,
     difference,
     excess_order_sensitivity,
+    grouped,
     json_safe,
     mean,
     order_sensitivity,
@@ -551,6 +552,15 @@ def test_texts_that_do_not_match_the_scores_are_refused(texts):
 def test_order_sensitivity_refuses_what_is_no_score():
     with pytest.raises(ValueError, match="at most 1"):
         order_sensitivity(np.array([[0.0, 2.0]]), [["a", "b"]])
+
+
+def test_a_group_alone_is_compared_with_the_baseline():
+    ours, full = np.array([[1, 0], [0, 0], [1, 1]], dtype=float), np.ones((3, 2))
+    of = grouped(ours, ["1", "2", None])
+    assert {label: difference(values, full, resamples=FEW).value for label, values in of.items()} == {
+        "1": -0.5,
+        "2": -1.0,
+    }
 
 
 def test_groups_by_position_of_each_permutation():

@@ -93,7 +93,8 @@ def of_one_chunk(records):
     for record in records:
         record |= {"chunks": record["chunks"][:1], "orders": [{"label": "shuffle", "indices": [0]}]}
         for entry in record["modes"].values():
-            entry |= {name: value[:1] for name, value in entry.items() if name in ("em", "f1", "answers", "kl", "top1")}
+            per_order = ("em", "f1", "answers", "kl", "top1", "computed", "prompt", "bytes")
+            entry |= {name: entry[name][:1] for name in per_order}
     return records
 
 
@@ -222,7 +223,8 @@ def command(folder, *arguments):
 def real(run):
     """The same report as the command's, from its JSON."""
     given = json.loads((run / "r.json").read_text())
-    about = {name: given[name] for name in given if name not in ("verdict", "questions", "modes", "notes", "records")}
+    found = ("verdict", "questions", "left_out", "modes", "notes", "maps", "records")
+    about = {name: given[name] for name in given if name not in found}
     return EvalReport.of(given["records"], about, given["notes"])
 
 
@@ -250,8 +252,8 @@ def test_the_table_has_the_numbers_of_the_report(real):
         shown = dict(zip(rows["mode"], rows[mode.mode], strict=True))
         assert shown["EM"] == f"{mode.em.value:.3f}" and shown["F1"] == f"{mode.f1.value:.3f}"
         assert shown["kept"].startswith(f"{100 * mode.retention.value:.1f}%")
-        assert shown["KL"] == f"{mode.kl:.4f}" and shown["reuse"] == f"{100 * mode.reuse:.1f}%"
-        assert shown["TTFT"].lstrip("0123456789.") in (" ms", " s")
+        assert shown["KL"] == f"{mode.kl.value:.4f}" and shown["reuse"] == f"{100 * mode.reuse:.1f}%"
+        assert shown["TTFT"] == ("-" if mode.ttft_s is None else f"{1000 * mode.ttft_s:,.0f} ms")
 
 
 @pytest.mark.parametrize("section", [QUALITY, POSITION, ORDER, ERRORS])
@@ -305,7 +307,7 @@ def test_whether_a_mode_keeps_enough_is_marked_and_only_where_it_can_be_used():
         ("unscored", QUALITY, "nothing is scored"),
         ("nothing known", POSITION, "for none of these questions is it known which chunk holds the answer"),
         ("one chunk", POSITION, "has no position among others"),
-        ("unscored", POSITION, "no answer with a known gold chunk is scored"),
+        ("unscored", POSITION, "no scored answer has its gold chunk in a known place"),
         ("one chunk", ORDER, "no question has scored answers in two random orders"),
         ("unscored", ORDER, "no question has scored answers in two random orders"),
         ("full alone", ERRORS, "no mode but full prefill itself"),
@@ -332,6 +334,7 @@ def test_accuracy_by_position_is_that_of_the_orders_with_gold_there():
     )
     (said,) = [text for text in page.drawings[POSITION] if "cyclic" in text]
     assert "first 50.0%" in said and "late 100.0%" in said and "last 100.0%" in said
+    assert "at worst \u221250.0 points (\u221250.0 to \u221250.0), gold first" in page.text(POSITION)
 
 
 def test_order_sensitivity_counts_questions_by_the_share_of_their_orders_that_are_right():
@@ -399,6 +402,15 @@ def test_that_nothing_flips_is_said(pages):
     assert "None: the composed modes gave full prefill\u2019s answer to every question" in Page(
         pages("one question")
     ).text(FLIPS)
+
+
+def test_a_divergence_without_a_mean_is_a_dash_and_its_reason_stands_below():
+    records = made(4, ("full", "cyclic"))
+    records[0]["modes"]["cyclic"]["kl"][1] = None
+    page = Page(report(records).to_html())
+    (names,), (cells,) = ([row for row in page.rows if row[0] == name] for name in ("mode", "cyclic"))
+    assert cells[names.index("KL")] == "-"
+    assert "cyclic has no mean KL: 1 of 4 questions have an infinite value" in page.text(AGAIN)
 
 
 def test_notes_options_and_unscored_answers_are_there():
@@ -564,7 +576,7 @@ def test_every_drawing_can_be_seen_once_and_within_the_window(width, shown):
     )
     labels = [label for label, *_ in boxes if label]
     assert sum(label.startswith("Share of full prefill's F1 kept") for label in labels) == 1
-    without = {"full", "full_canonical", "prefix_cache", "prefix_only", "no_context"}
+    without = {"full", "full_canonical", "full_best_last", "prefix_cache", "prefix_only", "no_context"}
     assert sum(label.startswith("Relative errors of ") for label in labels) == len(MODES.keys() - without)
     assert all(wide > 0 and high > 0 and right <= width for _, wide, high, right in boxes)
 

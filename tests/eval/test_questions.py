@@ -683,15 +683,6 @@ def test_a_record_of_another_format_is_not_read_as_the_file_is(read) -> None:
     assert note(file, "laid out as MuSiQue, the records before it as LinearKV").startswith("line 2: ")
 
 
-def test_the_limit_takes_the_first_usable_questions(read) -> None:
-    records = [{"question": ""}, *({"id": n, "question": "Who?", "answer": "Ann"} for n in range(5)), {"question": ""}]
-    file = read(records, limit=2)
-    assert [question.id for question in file.questions] == ["0", "1"]
-    assert len(file.notes) == 1, "what stands behind the limit is not read"
-    with pytest.raises(LinearKVError, match="limit is 0"):
-        read(records, limit=0)
-
-
 @pytest.mark.parametrize(
     "document",
     [
@@ -707,7 +698,7 @@ def test_a_document_with_an_object_a_line_is_not_taken_for_json_lines(read, docu
 
 def test_the_digest_is_that_of_the_whole_file(read) -> None:
     content = GOOD + b"\n" + GOOD + b"\n"
-    assert read(content, limit=1).digest == hashlib.sha256(content).hexdigest()
+    assert read(content).digest == hashlib.sha256(content).hexdigest()
 
 
 def test_the_name_of_the_file_says_nothing(read) -> None:
