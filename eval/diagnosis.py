@@ -21,6 +21,8 @@ from linearkv.models import Capture
 
 PARTS = ("k", "v", "g", "beta")
 GAMMAS = (0.5, 0.8, 0.9, 0.95, 1.05)
+LAYER_GAMMA = 0.8
+"""How much of the transitions of one layer alone is kept, layer by layer."""
 
 Inputs = list[list[tuple[torch.Tensor, ...]]]
 """k, v, g and beta of chunks, [chunk][layer]."""
@@ -169,14 +171,22 @@ def register(gdn_layers: int) -> list[str]:
     }
     for name, what in swaps.items():
         mode(name, f"sequential, with {name.removeprefix('swap_').replace('_', ' ')} of full prefill")(_swapped(**what))
-    for gamma in GAMMAS:
-        mode(f"gamma_{gamma:g}", f"sequential, transitions times {gamma:g}")(_scaled(gamma))
-    return [*swaps, *(f"gamma_{gamma:g}" for gamma in GAMMAS)]
+    gammas = {f"gamma_{gamma:g}": (gamma, slice(None), "transitions") for gamma in GAMMAS}
+    for layer in range(gdn_layers):
+        scaled = f"transitions of GDN layer {layer}"
+        gammas[f"gamma_{LAYER_GAMMA:g}_of_{layer}"] = LAYER_GAMMA, slice(layer, layer + 1), scaled
+    for name, (gamma, layers, scaled) in gammas.items():
+        mode(name, f"sequential, {scaled} times {gamma:g}")(_scaled(gamma, layers))
+    return [*swaps, *gammas]
 
 
-def _scaled(gamma: float) -> Callable[[Task], Iterable[Prepared]]:
+def _scaled(gamma: float, layers: slice) -> Callable[[Task], Iterable[Prepared]]:
     def prepare(task: Task) -> Iterable[Prepared]:
-        scaled = [replace(state, transition=gamma * state.transition) for state in task.states]
+        scaled = []
+        for state in task.states:
+            transition = state.transition.clone()
+            transition[layers] *= gamma
+            scaled.append(replace(state, transition=transition))
         for order in task.orders:
             yield Prepared(task.composed(order, "sequential", scaled), 0, task.chunk_bytes(order))
 

@@ -13,11 +13,13 @@ import numpy as np
 
 from linearkv.eval.metrics import Scored, normalise, tabulate
 from linearkv.eval.statistics import (
+    DISTANCES,
     POSITIONS,
     Estimate,
     by_group,
     decides,
     difference,
+    distance_bucket,
     excess_order_sensitivity,
     grouped,
     json_safe,
@@ -58,6 +60,7 @@ class ModeResult:
         ttft_s: seconds to the first token with states in memory; speedup: full prefill's / this mode's.
         by_position: exact match by position of the gold chunk, see `gold_places`; `lost_by_position` its difference to
             full prefill's, paired: positions hold different questions, so only these can be compared with each other.
+        lost_by_distance: the same by the places from one gold chunk to the other, where there are two.
         by_hops: exact match by hops; `retention_by_hops` of F1, as `retention`.
         state_error, key_error, value_error: relative errors per layer, and of states per head.
         unscored: answers without a score, by reason, of all orders.
@@ -80,6 +83,7 @@ class ModeResult:
     speedup: float | None
     by_position: dict[str, Estimate]
     lost_by_position: dict[str, Estimate]
+    lost_by_distance: dict[str, Estimate]
     by_hops: dict[str, Estimate]
     retention_by_hops: dict[str, Estimate]
     state_error: list[list[float]] | None
@@ -343,6 +347,7 @@ def _mode_result(name: str, records: Sequence[dict[str, Any]], scores: dict[str,
     entries = [record["modes"][name] for record in records]
     hops = [str(record["hops"]) if record["hops"] else None for record in records]
     in_place = grouped(ours.all_em, ours.positions, POSITIONS)
+    at_distance = grouped(ours.all_em, ours.distances, DISTANCES)
     of_hops = grouped(ours.f1, hops)
     return ModeResult(
         mode=name,
@@ -362,6 +367,7 @@ def _mode_result(name: str, records: Sequence[dict[str, Any]], scores: dict[str,
         speedup=float(np.median([one[BASELINE] / one[name] for one in timed])) if timed else None,
         by_position=by_group(ours.all_em, ours.positions, POSITIONS, seed=seed),
         lost_by_position={place: difference(em, full.all_em, seed=seed) for place, em in in_place.items()},
+        lost_by_distance={apart: difference(em, full.all_em, seed=seed) for apart, em in at_distance.items()},
         by_hops=by_group(ours.em, hops, seed=seed),
         retention_by_hops={group: retention(f1, full.f1, seed=seed) for group, f1 in of_hops.items()},
         state_error=_mean_of_arrays([entry.get("state_error") for entry in entries]),
@@ -378,7 +384,7 @@ class _Scores:
         width = max(len(record["orders"]) for record in records)
         shuffles = max(len(_shuffled(record, record["orders"])) for record in records)
         none = Scored(None, None, "")
-        rows, self.texts, self.positions = [], [], []
+        rows, self.texts, self.positions, self.distances = [], [], [], []
         for record in records:
             entry = record["modes"][mode]
             scored = [Scored(em, f1, entry["unscored"]) for em, f1 in zip(entry["em"], entry["f1"], strict=True)]
@@ -387,6 +393,8 @@ class _Scores:
             self.texts.append([*texts, *[None] * (shuffles - len(texts))])
             places = gold_places(record)
             self.positions.append(places + [None] * (width - len(places)))
+            apart = gold_distances(record)
+            self.distances.append(apart + [None] * (width - len(apart)))
         table = tabulate(rows)
         self.all_em, self.unscored = table.em, table.unscored
         # Random orders come first in every record.
@@ -425,6 +433,18 @@ def gold_places(record: dict[str, Any]) -> list[str | None]:
         else:
             places.append(None)
     return places
+
+
+def gold_distances(record: dict[str, Any]) -> list[str | None]:
+    """How far apart two gold chunks stand in each order, one of `DISTANCES`; None where there are not two, and in
+    orders that put them together."""
+    if len(record["gold"]) != 2:
+        return [None] * len(record["orders"])
+    found: list[str | None] = []
+    for order in record["orders"]:
+        one, other = (order["indices"].index(index) for index in record["gold"])
+        found.append(distance_bucket(abs(one - other)) if order["label"] == "shuffle" else None)
+    return found
 
 
 def range_text(numbers: Iterable[int]) -> str:

@@ -21,6 +21,8 @@ score 1 and others less; share of pairs with the same answer. The first, second 
 the others fall."""
 
 POSITIONS = ("first", "early", "middle", "late", "last")
+DISTANCES = ("1", "2-3", "4+")
+"""Places from one gold chunk to the other."""
 
 # Zero events in n trials leave rates up to 3/n possible at 95%.
 _RULE_OF_THREE = 3.0
@@ -178,6 +180,11 @@ def position_bucket(position: int, chunks: int) -> str:
         return "last"
     # By the middle of its place: one chunk between the ends is in the middle, two are early and late.
     return ("early", "middle", "late")[3 * (2 * position - 1) // (2 * (chunks - 2))]
+
+
+def distance_bucket(places: int) -> str:
+    """Which of `DISTANCES` two chunks have that stand so many places apart."""
+    return DISTANCES[0] if places <= 1 else DISTANCES[1] if places <= 3 else DISTANCES[2]
 
 
 def decides(

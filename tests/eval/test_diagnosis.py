@@ -102,3 +102,21 @@ def test_gamma_scales_transitions_and_no_updates(task_of):
     state = task.states[0]
     expected = 0.5 * state.transition @ task.prefix.recurrent + state.update
     assert torch.allclose(half.context.recurrent, expected, atol=1e-6)
+
+
+def test_gamma_of_one_layer_leaves_the_others_alone(task_of):
+    task = task_of()
+    names = register(len(task.model.gdn_layers))
+    moved = []
+    try:
+        (plain,) = MODES["sequential"].prepare(task)
+        for layer in range(len(task.model.gdn_layers)):
+            (scaled,) = MODES[f"gamma_0.8_of_{layer}"].prepare(task)
+            pairs = zip(plain.context.recurrent, scaled.context.recurrent, strict=True)
+            changed = [i for i, (a, b) in enumerate(pairs) if not torch.equal(a, b)]
+            assert changed in ([layer], [])  # a random layer may forget everything: then there is nothing to scale
+            moved += changed
+    finally:
+        for name in names:
+            MODES.pop(name, None)
+    assert moved

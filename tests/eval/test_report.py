@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from linearkv.eval.report import EvalReport, gold_places
-from linearkv.eval.statistics import Estimate
+from linearkv.eval.report import EvalReport, gold_distances, gold_places
+from linearkv.eval.statistics import Estimate, distance_bucket
 
 SHUFFLES, FORCED = 3, ("gold first", "gold middle", "gold last")
 
@@ -168,6 +168,24 @@ def test_what_is_lost_at_a_position_is_in_the_json():
     given = flat(made, "cyclic")["lost_by_position"]
     assert (given["first"]["value"], given["first"]["high"], given["last"]["value"]) == (-1, -1, 0)
     assert given["early"]["value"] is None and given["early"]["reason"] == "nothing is scored"
+
+
+def test_what_is_lost_by_the_distance_between_two_gold_chunks():
+    """Chunks 0 and 3 of six stand 3 places apart in every rotation of the order; 0 and 1 stand 1 apart, or 5."""
+    near = [record(i, {"full": 1.0, "cyclic": 1.0}, gold=(0, 1), chunks=6, hops=2) for i in range(3)]
+    far = [record(3 + i, {"full": 1.0, "cyclic": 0.0}, gold=(0, 3), chunks=6, hops=2) for i in range(3)]
+    one = [record(6 + i, {"full": 1.0, "cyclic": 0.0}, chunks=6) for i in range(3)]
+    made = report(*near, *far, *one)
+    lost = row(made, "cyclic").lost_by_distance
+    assert (lost["1"].value, lost["1"].questions) == (0, 3) and (lost["2-3"].value, lost["2-3"].questions) == (-1, 3)
+    assert (lost["4+"].value, lost["4+"].questions) == (0, 3)
+    assert flat(made, "cyclic")["lost_by_distance"]["2-3"]["value"] == -1
+    assert gold_distances(one[0]) == [None] * 6 and gold_distances(near[0])[SHUFFLES:] == [None] * len(FORCED)
+
+
+@pytest.mark.parametrize(("places", "bucket"), [(1, "1"), (2, "2-3"), (3, "2-3"), (4, "4+"), (19, "4+")])
+def test_distances_are_bucketed(places, bucket):
+    assert distance_bucket(places) == bucket
 
 
 # The verdict
