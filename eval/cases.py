@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from linearkv import Engine, LinearKVError
-from linearkv.eval.questions import EvalQuestion, Passage, holds
+from linearkv.eval.questions import EvalQuestion, holds
 from linearkv.retrieval import Document, Section, chunk_document, render
 
 GOLD_PLACES = ("first", "middle", "last")
@@ -194,7 +194,8 @@ class CaseMaker:
     def _pool(self) -> tuple[list[CaseChunk], list[np.ndarray]]:
         """Passages of all questions, at most `POOL` of them, and their vectors."""
         passages = {passage: question.id for question in self.questions for passage in question.passages}
-        drawn = random.Random(f"{self.seed} pool").sample(sorted(passages, key=_words), min(POOL, len(passages)))
+        known = sorted(passages, key=lambda passage: (passage.title, passage.text))
+        drawn = random.Random(f"{self.seed} pool").sample(known, min(POOL, len(known)))
         chunks: dict[str, CaseChunk] = {}
         for passage in drawn:
             heading, text = self._cut(passage.title, passage.text)[0]
@@ -224,7 +225,3 @@ class CaseMaker:
         for place in GOLD_PLACES:
             at = {"first": 0, "middle": len(others) // 2, "last": len(others)}[place]
             yield Order(f"gold {place}", (*others[:at], *gold, *others[at:]))
-
-
-def _words(passage: Passage) -> tuple[str, str]:
-    return passage.title, passage.text

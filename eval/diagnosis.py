@@ -17,6 +17,7 @@ import torch
 from linearkv import Context, compose
 from linearkv.eval.modes import Prepared, Task, mode
 from linearkv.kernels.chunk_delta import chunk_delta
+from linearkv.kernels.compose import compose_states
 from linearkv.models import Capture
 
 PARTS = ("k", "v", "g", "beta")
@@ -69,9 +70,8 @@ class Swaps:
             maps = tuple(  # type: ignore[assignment]
                 torch.where(chosen[:, None, None, None, None], new, old) for new, old in zip(swapped, maps, strict=True)
             )
-        state = self.task.prefix.recurrent.float()
-        for transition, update in zip(*(part.unbind(1) for part in maps), strict=True):
-            state = transition @ state + update
+        transitions, updates = (part.unbind(1) for part in maps)
+        state = compose_states(transitions, updates, self.task.prefix.recurrent)
         context = replace(self.task.composed(order, "sequential"), recurrent=state)
         if keys_and_values:
             context = replace(context, key=full.key, value=full.value)

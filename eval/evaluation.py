@@ -67,21 +67,22 @@ def evaluate(
         asked = _sample(pool, limit, options.seed)
         if len(asked) < len(pool):
             notes.append(f"{len(asked)} of {len(pool)} questions, drawn at random")
+    head = fingerprint(engine, options, pool, source)
     records = run(
         engine,
         asked,
         options,
         pool=pool,
+        head=head,
         file=Path(file) if file is not None else None,
         part=part,
-        about=source,
         progress=progress,
     )
     about = {
         "options": asdict(options),
         "model": engine.model.folder.name if engine.model.folder is not None else type(engine.model.hf).__name__,
         "source": source | {"limit": limit},
-        "run": fingerprint(engine, options, pool, source),
+        "run": head,
         "machine": describe_machine(engine.model.device),
     }
     return EvalReport.of(records, about, notes)

@@ -11,7 +11,6 @@ import glob
 import hashlib
 import json
 import math
-import os
 import statistics
 import time
 from collections import Counter
@@ -76,28 +75,27 @@ def run(
     questions: Sequence[EvalQuestion],
     options: EvalOptions,
     *,
-    pool: Sequence[EvalQuestion] | None = None,
+    pool: Sequence[EvalQuestion],
+    head: dict[str, Any],
     file: Path | None = None,
     part: tuple[int, int] | None = None,
-    about: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """Records of all questions, or of a part of them, in the order given.
 
     Args:
-        pool: questions whose passages serve as distractors, `questions` by default: a run that asks more questions of
-            the same pool goes on with the same file.
+        pool: questions whose passages serve as distractors, the asked ones among them: a run that asks more questions
+            of the same pool goes on with the same file.
+        head: what makes another run the same as this one, see `fingerprint`.
         file: where finished questions are kept, and looked for; None keeps them in memory only.
         part: (i, n), counted from 1: every n-th question from the i-th on, kept in `file` with `.iofn` behind its name.
             A run of the same file without a part takes what parts have finished from there.
-        about: what else makes this run the same as another.
 
     Raises:
         LinearKVError: unknown modes; two questions of one id; `file` is no run's file, or another process's, or belongs
             to a run with other options, questions, documents or model.
         ValueError: a part that is none.
     """
-    pool = questions if pool is None else pool
     diagnostic = register(len(engine.model.gdn_layers)) if options.diagnose else []
     modes = find_modes([*options.modes, *diagnostic])
     twice = [name for name, count in Counter(question.id for question in questions).items() if count > 1]
@@ -111,7 +109,7 @@ def run(
         gold_places=options.gold_places,
         seed=options.seed,
     )
-    head = fingerprint(engine, options, pool, about or {})
+    asker = _Asker(engine, maker, modes, options)
     asked = list(enumerate(questions))
     whole = file
     if part is not None:
@@ -129,7 +127,7 @@ def run(
         for done, (number, question) in enumerate(missing):
             if progress is not None:
                 progress(len(asked) - len(missing) + done, len(asked))
-            journal.add(question.id, _record(engine, maker, question, modes, options, number < options.timed))
+            journal.add(question.id, asker.record(question, number < options.timed))
         if progress is not None:
             progress(len(asked), len(asked))
     return [journal.records[question.id] for _, question in asked]
@@ -172,18 +170,19 @@ class _Journal:
         if path is None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.records = _finished(path, head)
-        self._file = path.open("r+b" if path.exists() else "w+b")
+        self._file = path.open("a+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            self.records = _finished(path, head)
+            length = sum(map(len, _whole_lines(path)))
+            self._file.truncate(length)
+            if not length:
+                self._write(head)
+        except BaseException as error:
             self._file.close()
-            raise LinearKVError(f"another process is at work on {path}") from None
-        whole = _whole_lines(path)
-        self._file.truncate(sum(map(len, whole)))
-        self._file.seek(0, os.SEEK_END)
-        if not whole:
-            self._write(head)
+            if isinstance(error, BlockingIOError):
+                raise LinearKVError(f"another process is at work on {path}") from None
+            raise
 
     def __enter__(self) -> "_Journal":
         return self
@@ -205,7 +204,7 @@ class _Journal:
 
 def _whole_lines(path: Path) -> list[bytes]:
     """Lines of a run's file without the half one that a killed run may have left."""
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    lines = path.read_bytes().splitlines(keepends=True)
     return [line for line in lines if line.endswith(b"\n")]
 
 
@@ -215,7 +214,7 @@ def _finished(path: Path, head: dict[str, Any]) -> dict[str, dict[str, Any]]:
     Raises:
         LinearKVError: it is the file of a run with another head, or of no run.
     """
-    if not path.exists() or not path.stat().st_size:
+    if not path.stat().st_size:
         return {}
     with path.open("rb") as file:
         if not file.read(len(_BEGINNING)).startswith(_BEGINNING):
@@ -237,79 +236,76 @@ def _finished(path: Path, head: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {record["id"]: record for record in records if "error" not in record}
 
 
-def _record(
-    engine: Engine,
-    maker: CaseMaker,
-    question: EvalQuestion,
-    modes: Sequence[Mode],
-    options: EvalOptions,
-    timed: bool,
-) -> dict[str, Any]:
-    """Everything about one question."""
-    record: dict[str, Any] = {
-        "id": question.id,
-        "question": question.question,
-        "answers": list(question.answers),
-        "hops": question.hops,
-        "kind": question.kind,
-    }
-    try:
-        return record | _answered(engine, maker, question, modes, options, timed)
-    except (LinearKVError, ValueError, torch.OutOfMemoryError) as error:
-        return record | {"error": f"question {question.id}: {str(error).removeprefix(f'question {question.id}: ')}"}
+@dataclass(frozen=True)
+class _Asker:
+    """Asks questions of every mode."""
 
+    engine: Engine
+    maker: CaseMaker
+    modes: Sequence[Mode]
+    options: EvalOptions
 
-def _answered(
-    engine: Engine,
-    maker: CaseMaker,
-    question: EvalQuestion,
-    modes: Sequence[Mode],
-    options: EvalOptions,
-    timed: bool,
-) -> dict[str, Any]:
-    """The question's case, and what every mode answers."""
-    case = maker.case(question)
-    chunks = [engine.prompt.chunk_ids(chunk.rendered) for chunk in case.chunks]
-    task = Task(
-        engine.model,
-        engine.prefix,
-        chunks,
-        [order.indices for order in case.orders],
-        best=0,
-        behind=engine.states.behind,
-        primer=engine.prompt.primer_ids,
-        storage=engine.settings.storage,
-    )
-    answers = _Answers(engine, question, options)
-    answers.check_length(task.prefix.length + sum(map(len, chunks)))
-    record: dict[str, Any] = {
-        "note": case.note,
-        "chunks": [{"name": chunk.name, "tokens": len(ids)} for chunk, ids in zip(case.chunks, chunks, strict=True)],
-        "gold": list(case.gold),
-        "orders": [{"label": order.label, "indices": list(order.indices)} for order in case.orders],
-        "modes": {},
-    }
-    for mode in modes:
-        shared = record["modes"].get(mode.same_answers_as)
-        prepared = list(mode.prepare(task))
-        entry = answers.of(prepared, shared)
-        if shared is None and all(one.in_order for one in prepared):
-            # Of the random orders alone, as scores are.
-            entry |= _context_errors(
-                task.full[: options.shuffles], [one.context for one in prepared[: options.shuffles]]
-            )
-        entry["computed"] = [one.computed + answers.question_tokens for one in prepared]
-        entry["prompt"] = [one.context.length + answers.question_tokens for one in prepared]
-        entry["bytes"] = [one.chunk_bytes for one in prepared]
-        record["modes"][mode.name] = entry
-    if options.diagnose:
-        described = Swaps.of(task).describe(task.orders[0])
-        record["maps"] = {
-            name: [[_rounded(head) for head in layer] for layer in values] for name, values in described.items()
+    def record(self, question: EvalQuestion, timed: bool) -> dict[str, Any]:
+        """Everything about one question."""
+        record: dict[str, Any] = {
+            "id": question.id,
+            "question": question.question,
+            "answers": list(question.answers),
+            "hops": question.hops,
+            "kind": question.kind,
         }
-    if timed:
-        record["ttft_s"] = _timed(task, modes, answers.question_ids)
-    return record
+        try:
+            return record | self._answered(question, timed)
+        except (LinearKVError, ValueError, torch.OutOfMemoryError) as error:
+            return record | {"error": f"question {question.id}: {str(error).removeprefix(f'question {question.id}: ')}"}
+
+    def _answered(self, question: EvalQuestion, timed: bool) -> dict[str, Any]:
+        """The question's case, and what every mode answers."""
+        engine, options = self.engine, self.options
+        case = self.maker.case(question)
+        chunks = [engine.prompt.chunk_ids(chunk.rendered) for chunk in case.chunks]
+        task = Task(
+            engine.model,
+            engine.prefix,
+            chunks,
+            [order.indices for order in case.orders],
+            best=0,
+            behind=engine.states.behind,
+            primer=engine.prompt.primer_ids,
+            storage=engine.settings.storage,
+        )
+        answers = _Answers(engine, question, options)
+        answers.check_length(task.prefix.length + sum(map(len, chunks)))
+        record: dict[str, Any] = {
+            "note": case.note,
+            "chunks": [
+                {"name": chunk.name, "tokens": len(ids)} for chunk, ids in zip(case.chunks, chunks, strict=True)
+            ],
+            "gold": list(case.gold),
+            "orders": [{"label": order.label, "indices": list(order.indices)} for order in case.orders],
+            "modes": {},
+        }
+        for mode in self.modes:
+            shared = record["modes"].get(mode.same_answers_as)
+            prepared = list(mode.prepare(task))
+            entry = answers.of(prepared, shared)
+            if shared is None and all(one.in_order for one in prepared):
+                # Of the random orders alone, as scores are.
+                entry |= _context_errors(
+                    task.full[: options.shuffles], [one.context for one in prepared[: options.shuffles]]
+                )
+            entry["computed"] = [one.computed + answers.question_tokens for one in prepared]
+            entry["prompt"] = [one.context.length + answers.question_tokens for one in prepared]
+            entry["bytes"] = [one.chunk_bytes for one in prepared]
+            record["modes"][mode.name] = entry
+        if options.diagnose:
+            described = Swaps.of(task).describe(task.orders[0])
+            record["maps"] = {
+                name: [[_rounded(head) for head in layer] for layer in values] for name, values in described.items()
+            }
+        if timed:
+            record["ttft_s"] = _timed(task, self.modes, answers.question_ids)
+        return record
 
 
 class _Answers:

@@ -1,8 +1,9 @@
 """The page's drawings: quality against reuse, accuracy by position, sensitivity to the order, errors of the context."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,11 +73,17 @@ def _kept(estimate: Estimate) -> str:
     return f"{percent(estimate.value)}{f' ({interval})' if interval else ''}"
 
 
-def _panel(name: str, kind: str, drawing: Markup, text: str = "") -> Markup:
-    children = [element("h4", _breakable(name), class_=kind), drawing]
-    if text:
-        children.append(element("p", text))
-    return element("div", *children, class_="panel")
+def _panels(
+    modes: Sequence[ModeResult], drawing: Callable[[ModeResult], Markup], remark: Callable[[ModeResult], str]
+) -> Markup:
+    """Modes side by side, each with its drawing and what is to be said of it."""
+    panels = []
+    for mode in modes:
+        children = [element("h4", _breakable(mode.mode), class_=kind_of(mode)), drawing(mode)]
+        if text := remark(mode):
+            children.append(element("p", text))
+        panels.append(element("div", *children, class_="panel"))
+    return element("div", *panels, class_="panels")
 
 
 def _breakable(name: str) -> Markup:
@@ -206,10 +213,7 @@ def _positions(report: EvalReport, records: Sequence[dict[str, Any]]) -> Figure:
     for subtitle, modes in _of_kinds(report) or [("", [full])]:
         lows = [_ends(e)[0] for mode in (full, *modes) for e in mode.by_position.values() if e.value is not None]
         ticks = round_ticks(min(lows), 1.0, 4)
-        panels = [
-            _panel(mode.mode, kind_of(mode), _position_drawing(mode, full, ticks), _most_lost(mode)) for mode in modes
-        ]
-        parts.append((subtitle, element("div", *panels, class_="panels")))
+        parts.append((subtitle, _panels(modes, partial(_position_drawing, full=full, ticks=ticks), _most_lost)))
     about = (
         "Exact match where the gold chunk comes first, early, in the middle, late or last among the chunks; several "
         "gold chunks count where an order puts them side by side. Bars are 95% intervals, the grey line is full "
@@ -389,8 +393,7 @@ def _errors(report: EvalReport) -> Figure:
     edges = _edges(float(found.min()), float(found.max()))
     parts: list[tuple[str, Markup]] = [("", for_both(lambda width: _heat_legend(width, edges)))]
     for subtitle, modes in kinds:
-        panels = [_panel(mode.mode, kind_of(mode), _heat_drawing(mode, edges), _worst(mode)) for mode in modes]
-        parts.append((subtitle, element("div", *panels, class_="panels")))
+        parts.append((subtitle, _panels(modes, partial(_heat_drawing, edges=edges), _worst)))
     about = (
         "Size of the difference divided by the size of full prefill\u2019s own, mean over questions and random orders. "
         "The large field: recurrent states, a row for each Gated DeltaNet layer and a column for each of its heads. "
