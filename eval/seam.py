@@ -205,10 +205,12 @@ class _Seams:
         for row in range(self.rows):
             rests = [self.chunks[column[row]].rest for column in self.places]
             present = [rest for rest in rests if rest is not None]
-            key = torch.cat([self.prefix.key[row_of_layer], *(rest.key[row_of_layer] for rest in present)])
+            parts = [self.prefix, *present]
+            layer = slice(row_of_layer, row_of_layer + 1)
             cos, sin = self.model.rotary(self.kept_positions[row])
-            keys.append(relocate(key, cos, sin))
-            values.append(torch.cat([self.prefix.value[row_of_layer], *(rest.value[row_of_layer] for rest in present)]))
+            key, value = relocate([part.key[layer] for part in parts], [part.value[layer] for part in parts], cos, sin)
+            keys.append(key[0])
+            values.append(value[0])
         return torch.stack(keys), torch.stack(values)
 
     def _run(

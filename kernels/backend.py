@@ -5,6 +5,7 @@ name neither; they call the operation, and the switch chooses by the caller's wi
 """
 
 import contextlib
+import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -59,6 +60,17 @@ def implementation(
             f"triton package; use backend 'auto' or 'torch' (or set TRITON_INTERPRET=1 to test kernels without a GPU)"
         )
     return versions[wanted]
+
+
+def versions(package: str, operation: str, dtype: torch.dtype) -> dict[str, Callable[..., Any]]:
+    """The versions of `operation` that compute in `dtype`, from `package`'s modules `reference` and `kernel`.
+
+    Float64 is for tests of the mathematics, and only references compute in it. Triton is imported when it is first run.
+    """
+    found = {"torch": getattr(importlib.import_module(f"{package}.reference"), operation)}
+    if dtype != torch.float64:
+        found["triton"] = lambda *operands: getattr(importlib.import_module(f"{package}.kernel"), operation)(*operands)
+    return found
 
 
 def accumulation_dtype(*tensors: torch.Tensor) -> torch.dtype:

@@ -36,12 +36,12 @@ def compose(prefix: PrefixState, states: Sequence[ChunkState], order: str = "bid
     recurrent = compose_states(
         [state.transition for state in states], [state.update for state in states], prefix.recurrent, order
     )
-    key = torch.cat([prefix.key, *(state.key for state in states)], dim=1)
-    value = torch.cat([prefix.value, *(state.value for state in states)], dim=1)
-    length = key.shape[1]
+    parts = (prefix, *states)
+    length = sum(part.length for part in parts)
+    key, value = prefix.key, prefix.value
     if length:
         cos, sin = prefix.rotary(torch.arange(length, device=device))
-        key = relocate(key, cos, sin)
+        key, value = relocate([part.key for part in parts], [part.value for part in parts], cos, sin)
     return Context(recurrent, _last_inputs(prefix, states), key, value, length)
 
 

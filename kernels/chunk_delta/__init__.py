@@ -2,10 +2,7 @@
 
 import torch
 
-from linearkv.kernels.backend import implementation
-from linearkv.kernels.chunk_delta import reference
-
-_VERSIONS = {"torch": reference.chunk_delta}
+from linearkv.kernels.backend import accumulation_dtype, implementation, versions
 
 
 def chunk_delta(
@@ -33,4 +30,7 @@ def chunk_delta(
 
     Source: the WY form of Yang et al., Gated Delta Networks (arXiv 2412.06464), section 3.
     """
-    return implementation("chunk_delta", _VERSIONS, k.device)(k, v, g, beta, lengths)
+    dtype = accumulation_dtype(k, v, g, beta)
+    run = implementation("chunk_delta", versions(__name__, "chunk_delta", dtype), k.device)
+    maps: tuple[torch.Tensor, torch.Tensor] = run(k, v, g, beta, lengths)
+    return maps

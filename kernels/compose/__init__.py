@@ -4,13 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
-from linearkv.kernels.backend import implementation
-from linearkv.kernels.compose import reference
+from linearkv.kernels.backend import accumulation_dtype, implementation, versions
 from linearkv.kernels.compose.reference import ORDERS, compose_maps
 
-__all__ = ["ORDERS", "compose_maps", "compose_states"]
-
-_VERSIONS = {"torch": reference.compose_states}
+__all__ = ["ORDERS", "compose_maps", "compose_states", "entry_states"]
 
 
 def compose_states(
@@ -18,17 +15,87 @@ def compose_states(
     updates: Sequence[torch.Tensor],
     initial: torch.Tensor,
     order: str = "sequential",
+    *,
+    requests: Sequence[Sequence[int]] | None = None,
+    elided: Sequence[torch.Tensor | None] | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The state that a query starts from, after `n` chunks.
+    """The state that a query starts from after the maps of its chunks; of many queries at once with `requests`.
 
     Args:
-        transitions: n tensors `[..., K, K]` of any float dtype (leading dimensions: layers, heads).
-        updates: n tensors `[..., K, V]`.
-        initial: `[..., K, V]`, the state before the first chunk; it enters every chain of an averaged order.
+        transitions: m tensors `[..., K, K]` of any float dtype (leading dimensions: layers, heads). They are read where
+            they lie: chunk states need not be gathered into a batch.
+        updates: m tensors `[..., K, V]`.
+        initial: `[..., K, V]`, the state before the first chunk; it enters every chain of an averaged order. With
+            `requests`, `[R, ..., K, V]`.
         order: `sequential`, the maps applied as given; `bidirectional`, the mean of that and of the reverse; `cyclic`,
             the mean over all n rotations, in O(n) matrix products.
+        requests: for each of R requests, which maps it composes, in its order, by their index; any number of them, any
+            of them in several requests. None: one request of all maps, and no dimension for it.
+        elided: for each map, bool `[...]` where a head's transition counts as zero and is not read, or None for no head.
+        out: where the result goes, of its shape and any strides (of a state pool that is laid out `[.., V, K]`, give
+            the transposed view). None: a new tensor.
 
     Returns:
-        `[..., K, V]` in float32 (float64 if an operand is float64), accumulated in that dtype. With n = 0, `initial`.
+        `[..., K, V]`, or `[R, ..., K, V]` with `requests`; in float32 (float64 if an operand is float64) unless `out`
+        has another dtype. A request of no maps leaves its initial state.
+
+    Raises:
+        ValueError: unknown order, or operands that do not fit each other.
     """
-    return implementation("compose_states", _VERSIONS, initial.device)(transitions, updates, initial, order)
+    if order not in ORDERS:
+        raise ValueError(f"unknown order {order!r}: expected one of {', '.join(ORDERS)}")
+    batch = initial if requests is not None else initial[None]
+    lists = [list(range(len(transitions)))] if requests is None else [list(request) for request in requests]
+    masks = list(elided) if elided is not None else [None] * len(transitions)
+    _check(transitions, updates, batch, lists, masks)
+    dtype = accumulation_dtype(initial, *transitions, *updates)
+    if out is not None and out.shape != initial.shape:
+        raise ValueError(f"out has shape {tuple(out.shape)}, the states {tuple(initial.shape)}")
+    direct = out is not None and out.dtype == dtype  # a narrower one would round an average's parts
+    states = out if direct else torch.empty(initial.shape, dtype=dtype, device=initial.device)
+    run = implementation("compose_states", versions(__name__, "compose_states", dtype), initial.device)
+    run(transitions, updates, batch, order, lists, masks, states if requests is not None else states[None])
+    return states if out is None or direct else out.copy_(states)
+
+
+def entry_states(
+    transitions: Sequence[torch.Tensor], updates: Sequence[torch.Tensor], initial: torch.Tensor
+) -> torch.Tensor:
+    """The state before every map when they are applied as given: `[m, ..., K, V]`, the first of them `initial`.
+
+    Args and dtype as for `compose_states`.
+    """
+    _check(transitions, updates, initial[None], [list(range(len(transitions)))], [None] * len(transitions))
+    dtype = accumulation_dtype(initial, *transitions, *updates)
+    run = implementation("entry_states", versions(__name__, "entry_states", dtype), initial.device)
+    states: torch.Tensor = run(transitions, updates, initial)
+    return states
+
+
+def _check(
+    transitions: Sequence[torch.Tensor],
+    updates: Sequence[torch.Tensor],
+    initial: torch.Tensor,
+    requests: Sequence[Sequence[int]],
+    elided: Sequence[torch.Tensor | None],
+) -> None:
+    """Refuses operands that do not fit each other; `initial` is `[R, ..., K, V]`."""
+    if len(transitions) != len(updates):
+        raise ValueError(f"{len(transitions)} transitions but {len(updates)} updates")
+    if len(elided) != len(transitions):
+        raise ValueError(f"{len(transitions)} transitions but {len(elided)} masks of elided heads")
+    if len(requests) != len(initial):
+        raise ValueError(f"{len(requests)} requests but {len(initial)} initial states")
+    *lead, key_dim, _ = state = initial.shape[1:]
+    for position, (transition, update, mask) in enumerate(zip(transitions, updates, elided, strict=True)):
+        if transition.shape != (*lead, key_dim, key_dim) or update.shape != state:
+            raise ValueError(
+                f"map {position} has transition {tuple(transition.shape)} and update {tuple(update.shape)}, "
+                f"the state {tuple(state)}"
+            )
+        if mask is not None and mask.shape != tuple(lead):
+            raise ValueError(f"map {position} has a mask of elided heads {tuple(mask.shape)}, not {tuple(lead)}")
+    for request in requests:
+        if any(not 0 <= index < len(transitions) for index in request):
+            raise ValueError(f"request {list(request)} names maps that are not among the {len(transitions)}")

@@ -31,15 +31,38 @@ def compose_states(
     transitions: Sequence[torch.Tensor],
     updates: Sequence[torch.Tensor],
     initial: torch.Tensor,
-    order: str = "sequential",
-) -> torch.Tensor:
-    """See `linearkv.kernels.compose.compose_states`."""
-    if order not in ORDERS:
-        raise ValueError(f"unknown order {order!r}: expected one of {', '.join(ORDERS)}")
-    if len(transitions) != len(updates):
-        raise ValueError(f"{len(transitions)} transitions but {len(updates)} updates")
+    order: str,
+    requests: Sequence[Sequence[int]],
+    elided: Sequence[torch.Tensor | None],
+    out: torch.Tensor,
+) -> None:
+    """See `linearkv.kernels.compose.compose_states`; `initial` and `out` are `[R, ..., K, V]`."""
+    kept = [
+        transition if mask is None else transition.masked_fill(mask[..., None, None], 0)
+        for transition, mask in zip(transitions, elided, strict=True)
+    ]
     dtype = accumulation_dtype(initial, *transitions, *updates)
-    initial = initial.to(dtype)
+    for request, start, into in zip(requests, initial.to(dtype), out, strict=True):
+        into.copy_(_compose([kept[index] for index in request], [updates[index] for index in request], start, order))
+
+
+def entry_states(
+    transitions: Sequence[torch.Tensor], updates: Sequence[torch.Tensor], initial: torch.Tensor
+) -> torch.Tensor:
+    """See `linearkv.kernels.compose.entry_states`."""
+    dtype = accumulation_dtype(initial, *transitions, *updates)
+    states = initial.new_empty(len(transitions), *initial.shape, dtype=dtype)
+    state = initial.to(dtype)
+    for into, transition, update in zip(states, transitions, updates, strict=True):
+        into.copy_(state)
+        state = _chain([transition], [update], state)
+    return states
+
+
+def _compose(
+    transitions: Sequence[torch.Tensor], updates: Sequence[torch.Tensor], initial: torch.Tensor, order: str
+) -> torch.Tensor:
+    """One request: the mean of the whole chains of its order."""
     if len(transitions) < 2 or order == "sequential":
         return _chain(transitions, updates, initial)
     if order == "bidirectional":

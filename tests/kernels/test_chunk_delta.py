@@ -5,10 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from linearkv.kernels.backend import use_backend
 from linearkv.kernels.chunk_delta import chunk_delta
 from linearkv.kernels.chunk_delta.reference import recurrent
 
-PRECISIONS = [pytest.param(torch.float64, 1e-10, id="float64"), pytest.param(torch.float32, 1e-5, id="float32")]
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LENGTHS = (1, 2, 3, 63, 64, 65, 127, 128, 129, 200)
 
 # (lowest, highest) log decay and write strength: from heads that forget nothing to heads that keep nothing.
@@ -19,6 +20,20 @@ GATES = {
     "near zero": ((-20.0, -5.0), (0.1, 0.9)),
     "mixed": ((-80.0, 0.0), (0.0, 1.0)),
 }
+
+
+@pytest.fixture(params=["torch float64", "torch float32", "triton float32"])
+def precision(request):
+    """(dtype, allowed relative error) while the backend of that name runs."""
+    backend, name = request.param.split()
+    with use_backend(backend):
+        yield getattr(torch, name), 1e-10 if name == "float64" else 1e-5
+
+
+@pytest.fixture(params=["torch", "triton"])
+def backend(request):
+    with use_backend(request.param):
+        yield request.param
 
 
 def make_segment(tokens, *, batch=1, key_heads=2, value_heads=2, key_dim=16, value_dim=24, gates="ordinary", seed=0):
@@ -35,7 +50,7 @@ def make_segment(tokens, *, batch=1, key_heads=2, value_heads=2, key_dim=16, val
     k = torch.nn.functional.normalize(random(batch, tokens, key_heads, key_dim), dim=-1)
     v = random(batch, tokens, value_heads, value_dim)
     (g, beta), initial = (between(*bounds) for bounds in GATES[gates]), random(batch, value_heads, key_dim, value_dim)
-    return k, v, g, beta, initial
+    return tuple(x.to(DEVICE) for x in (k, v, g, beta, initial))
 
 
 def run_map(k, v, g, beta, initial, lengths=None):
@@ -43,10 +58,10 @@ def run_map(k, v, g, beta, initial, lengths=None):
     return transition @ initial + update
 
 
-@pytest.mark.parametrize(("dtype", "ratio"), PRECISIONS)
 @pytest.mark.parametrize("gates", GATES)
 @pytest.mark.parametrize("tokens", LENGTHS)
-def test_map_is_the_rule_token_by_token(tokens, gates, dtype, ratio, assert_close):
+def test_map_is_the_rule_token_by_token(tokens, gates, precision, assert_close):
+    dtype, ratio = precision
     segment = [x.to(dtype) for x in make_segment(tokens, gates=gates, seed=tokens)]
     reference = recurrent(*(x.double() for x in segment))
     actual = run_map(*segment)
@@ -54,12 +69,12 @@ def test_map_is_the_rule_token_by_token(tokens, gates, dtype, ratio, assert_clos
     assert_close("state", reference, actual, ratio)
 
 
-@pytest.mark.parametrize(("dtype", "ratio"), PRECISIONS)
 @pytest.mark.parametrize(
     ("key_heads", "value_heads", "key_dim", "value_dim"),
     [(1, 1, 64, 64), (2, 2, 128, 128), (1, 3, 5, 7), (2, 4, 33, 17), (1, 1, 128, 64), (2, 6, 64, 128), (1, 2, 1, 1)],
 )
-def test_any_heads_and_head_dims(key_heads, value_heads, key_dim, value_dim, dtype, ratio, assert_close):
+def test_any_heads_and_head_dims(key_heads, value_heads, key_dim, value_dim, precision, assert_close):
+    dtype, ratio = precision
     shape = {"key_heads": key_heads, "value_heads": value_heads, "key_dim": key_dim, "value_dim": value_dim}
     segment = [x.to(dtype) for x in make_segment(130, **shape)]
     assert_close("state", recurrent(*(x.double() for x in segment)), run_map(*segment), ratio)
@@ -104,7 +119,7 @@ def test_no_tokens_are_the_identity_map():
 
 
 @pytest.mark.parametrize("strong", [-200.0, -1e4, -float("inf")])
-def test_mild_decay_after_a_strong_one_keeps_its_digits(strong, assert_close):
+def test_mild_decay_after_a_strong_one_keeps_its_digits(backend, strong, assert_close):
     """The difference of two running sums has lost the digits of what came after a big step."""
     k, v, g, beta, initial = make_segment(200, gates="near identity")
     beta = beta + 0.3
@@ -113,7 +128,7 @@ def test_mild_decay_after_a_strong_one_keeps_its_digits(strong, assert_close):
     assert_close("state", recurrent(*(x.double() for x in segment)), run_map(*segment), 1e-6)
 
 
-def test_the_same_key_again_and_again_overwrites_exactly(assert_close):
+def test_the_same_key_again_and_again_overwrites_exactly(backend, assert_close):
     """The worst case of the block solve: every token's key equals every other's, and every write is nearly full."""
     k, v, g, beta, initial = make_segment(192, gates="overwriting")
     segment = [x.float() for x in (k[:, :1].expand_as(k), v, g, beta, initial)]

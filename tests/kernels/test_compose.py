@@ -2,13 +2,16 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from linearkv.kernels.backend import use_backend
 from linearkv.kernels.chunk_delta import chunk_delta
 from linearkv.kernels.chunk_delta.reference import recurrent
-from linearkv.kernels.compose import compose_maps, compose_states
+from linearkv.kernels.compose import ORDERS, compose_maps, compose_states, entry_states
 
-PRECISIONS = [pytest.param(torch.float64, 1e-10, id="float64"), pytest.param(torch.float32, 1e-5, id="float32")]
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 COUNTS = (0, 1, 2, 3, 10, 50)
 KEY_DIM, VALUE_DIM, HEADS = 16, 24, 3
 
@@ -24,16 +27,31 @@ GATES = {
 }
 
 
+@pytest.fixture(params=["torch float64", "torch float32", "triton float32"])
+def precision(request):
+    """(dtype, allowed relative error) while the backend of that name runs."""
+    backend, name = request.param.split()
+    with use_backend(backend):
+        yield getattr(torch, name), 1e-10 if name == "float64" else 1e-5
+
+
+@pytest.fixture(params=["torch", "triton"])
+def backend(request):
+    with use_backend(request.param):
+        yield request.param
+
+
 def make_segments(n, gates="mixed", tokens=9, seed=0):
     """n segments (k, v, g, beta) of one sequence, and an initial state, in float64."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(DEVICE)
 
     def between(bounds):
         low, high = torch.tensor(bounds, dtype=torch.float64).unbind(-1)
-        return low + (high - low) * torch.rand(1, tokens, HEADS, generator=generator, dtype=torch.float64)
+        share = torch.rand(1, tokens, HEADS, generator=generator, dtype=torch.float64)
+        return (low + (high - low) * share).to(DEVICE)
 
     decays, strengths = zip(*GATES[gates], strict=True)
     segments = [
@@ -50,7 +68,8 @@ def make_segments(n, gates="mixed", tokens=9, seed=0):
 
 def make_maps(n, gates="mixed", dtype=torch.float64):
     segments, initial = make_segments(n, gates)
-    maps = [chunk_delta(*segment) for segment in segments]
+    with use_backend("torch"):
+        maps = [chunk_delta(*segment) for segment in segments]
     return [t.to(dtype) for t, _ in maps], [u.to(dtype) for _, u in maps], initial.to(dtype)
 
 
@@ -74,10 +93,10 @@ def explicit_mean(transitions, updates, initial, order):
     return torch.stack([explicit_chain(transitions, updates, initial, chain) for chain in chains]).mean(0)
 
 
-@pytest.mark.parametrize(("dtype", "ratio"), PRECISIONS)
 @pytest.mark.parametrize("gates", GATES)
 @pytest.mark.parametrize("n", COUNTS[1:])
-def test_composed_maps_are_the_rule_over_the_concatenation(n, gates, dtype, ratio, assert_close):
+def test_composed_maps_are_the_rule_over_the_concatenation(n, gates, precision, assert_close):
+    dtype, ratio = precision
     segments, initial = make_segments(n, gates)
     joined = [torch.cat(parts, dim=1).to(dtype) for parts in zip(*segments, strict=True)]
     maps = [chunk_delta(*(x.to(dtype) for x in segment)) for segment in segments]
@@ -88,7 +107,7 @@ def test_composed_maps_are_the_rule_over_the_concatenation(n, gates, dtype, rati
         assert_close(f"head {head}", reference[:, head], state[:, head], ratio)
 
 
-@pytest.mark.parametrize(("dtype", "ratio"), PRECISIONS)
+@pytest.mark.parametrize(("dtype", "ratio"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
 @pytest.mark.parametrize("gates", GATES)
 def test_composition_is_associative(gates, dtype, ratio, assert_close):
     transitions, updates, _ = make_maps(3, gates, dtype)
@@ -99,11 +118,11 @@ def test_composition_is_associative(gates, dtype, ratio, assert_close):
         assert_close(name, reference, actual, ratio)
 
 
-@pytest.mark.parametrize(("dtype", "ratio"), PRECISIONS)
 @pytest.mark.parametrize("gates", GATES)
 @pytest.mark.parametrize("n", COUNTS)
 @pytest.mark.parametrize("order", ["sequential", "bidirectional", "cyclic"])
-def test_order_is_the_mean_of_its_explicit_chains(order, n, gates, dtype, ratio, assert_close):
+def test_order_is_the_mean_of_its_explicit_chains(order, n, gates, precision, assert_close):
+    dtype, ratio = precision
     transitions, updates, initial = make_maps(n, gates, dtype)
     state = compose_states(transitions, updates, initial, order)
     reference = explicit_mean(transitions, updates, initial, order)
@@ -116,7 +135,7 @@ def test_order_is_the_mean_of_its_explicit_chains(order, n, gates, dtype, ratio,
 def test_the_initial_state_enters_every_chain(order, gates, assert_close):
     """Another prefix state moves the result by the mean of the whole chains' transitions applied to the difference."""
     transitions, updates, initial = make_maps(7, gates)
-    shift = torch.randn(initial.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    shift = torch.randn(initial.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64).to(DEVICE)
     moved = compose_states(transitions, updates, initial + shift, order)
     moved_by = moved - compose_states(transitions, updates, initial, order)
     no_updates = [torch.zeros_like(u) for u in updates]
@@ -126,13 +145,13 @@ def test_the_initial_state_enters_every_chain(order, gates, assert_close):
 
 
 @pytest.mark.parametrize("order", ["sequential", "bidirectional", "cyclic"])
-def test_no_chunks_leave_the_initial_state(order):
-    _, _, initial = make_maps(0)
+def test_no_chunks_leave_the_initial_state(backend, order):
+    _, _, initial = make_maps(0, dtype=torch.float32)
     assert torch.equal(compose_states([], [], initial, order), initial)
 
 
 @pytest.mark.parametrize("order", ["bidirectional", "cyclic"])
-def test_one_chunk_has_one_order(order):
+def test_one_chunk_has_one_order(backend, order):
     transitions, updates, initial = make_maps(1, dtype=torch.float32)
     one = compose_states(transitions, updates, initial, "sequential")
     assert torch.equal(compose_states(transitions, updates, initial, order), one)
@@ -165,7 +184,7 @@ def test_matrix_products_grow_linearly(n, order, a_chunk):
 
 @pytest.mark.parametrize("order", ["sequential", "bidirectional", "cyclic"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
-def test_stored_half_precision_is_accumulated_in_float32(dtype, order, assert_close):
+def test_stored_half_precision_is_accumulated_in_float32(backend, dtype, order, assert_close):
     """Only what storage rounded is lost: the composition of rounded maps has float32 accuracy."""
     transitions, updates, initial = make_maps(20, dtype=dtype)
     state = compose_states(transitions, updates, initial.float(), order)
@@ -173,7 +192,7 @@ def test_stored_half_precision_is_accumulated_in_float32(dtype, order, assert_cl
     assert_close("state", explicit_mean(transitions, updates, initial, order), state, 1e-5)
 
 
-def test_composition_leaves_its_operands_alone():
+def test_composition_leaves_its_operands_alone(backend):
     transitions, updates, initial = make_maps(5, dtype=torch.float32)
     before = [x.clone() for x in (*transitions, *updates, initial)]
     for order in ("sequential", "bidirectional", "cyclic"):
@@ -181,12 +200,125 @@ def test_composition_leaves_its_operands_alone():
     assert all(torch.equal(a, b) for a, b in zip(before, (*transitions, *updates, initial), strict=True))
 
 
+def random_maps(count, lead, key_dim, value_dim, dtype, seed, decays):
+    """Maps of any kind, among them near identities and near zeros, on a poisoned background."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    scale = torch.tensor(decays)[torch.randint(len(decays), (count, *lead, 1, 1), generator=generator)]
+    noise = random(count, *lead, key_dim, key_dim) / (4 * key_dim**0.5)
+    transitions = scale * (torch.eye(key_dim) + noise)
+    updates = random(count, *lead, key_dim, value_dim)
+    return [list(part.to(dtype).to(DEVICE)) for part in (transitions, updates)], random
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    counts=st.lists(st.sampled_from((0, 1, 2, 3, 7)), min_size=1, max_size=4),
+    pool=st.integers(1, 6),
+    lead=st.sampled_from([(1,), (3,), (2, 2)]),
+    dims=st.sampled_from([(16, 16), (64, 64), (5, 7), (33, 17), (20, 40)]),
+    order=st.sampled_from(ORDERS),
+    dtype=st.sampled_from((torch.float32, torch.float16, torch.bfloat16)),
+    decays=st.sampled_from([(1.0,), (1.0, 0.5, 1e-3), (1e-6, 0.0)]),
+    elide=st.booleans(),
+    transposed=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_triton_composes_a_ragged_batch_as_the_reference_does(
+    counts, pool, lead, dims, order, dtype, decays, elide, transposed, seed, assert_close
+):
+    """Requests of any length share maps; heads may be elided; the result may be laid out [.., V, K] or [.., K, V]."""
+    (transitions, updates), random = random_maps(pool, lead, *dims, dtype, seed, decays)
+    picks = torch.Generator().manual_seed(seed)
+    requests = [torch.randint(pool, (count,), generator=picks).tolist() for count in counts]
+    elided = None
+    if elide:
+        elided = [None] + [(torch.rand(lead, generator=picks) < 0.5).to(DEVICE) for _ in range(pool - 1)]
+        for transition, mask in zip(transitions[1:], elided[1:], strict=True):
+            transition[mask] = float("nan")  # what is elided is never read
+    initial = 1e3 * random(len(counts), *lead, *dims).to(DEVICE)
+    expected = compose_states(
+        [t.double() for t in transitions], [u.double() for u in updates], initial.double(), order,
+        requests=requests, elided=elided,
+    )  # fmt: skip
+    shape = (len(counts), *lead, *(dims[::-1] if transposed else dims))
+    out = torch.full(shape, float("nan"), device=DEVICE)
+    out = out.transpose(-1, -2) if transposed else out
+    with use_backend("triton"):
+        result = compose_states(transitions, updates, initial, order, requests=requests, elided=elided, out=out)
+    assert result is out
+    assert_close("states", expected, out, 2e-6)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    count=st.integers(0, 5),
+    dims=st.sampled_from([(16, 16), (5, 7), (64, 64)]),
+    dtype=st.sampled_from((torch.float32, torch.float16)),
+    seed=st.integers(0, 2**32),
+)
+def test_entry_states_are_those_of_the_maps_before(count, dims, dtype, seed, assert_close):
+    (transitions, updates), random = random_maps(count, (3,), *dims, dtype, seed, (1.0, 0.5))
+    initial = random(3, *dims).to(DEVICE)
+    for backend in ("torch", "triton"):
+        with use_backend(backend):
+            entries = entry_states(transitions, updates, initial)
+            assert entries.shape == (count, 3, *dims)
+            for position, entry in enumerate(entries):
+                before = compose_states(transitions[:position], updates[:position], initial)
+                assert_close(f"{backend} {position}", before, entry, 1e-6)
+
+
+def test_states_beyond_float16_stay_finite(assert_close):
+    """A float16 update of 6e4 a map adds up past what float16 holds; the kernel's parts of a state must not overflow."""
+    transitions = [torch.eye(16, device=DEVICE).half() for _ in range(40)]
+    updates = [torch.full((16, 16), 6e4, device=DEVICE).half() for _ in range(40)]
+    initial = torch.full((16, 16), 1e-30, device=DEVICE)
+    with use_backend("triton"):
+        state = compose_states(transitions, updates, initial, "bidirectional")
+    assert_close("state", torch.full((16, 16), 40 * 6e4, device=DEVICE), state, 1e-6)
+
+
+def test_a_layer_stored_in_float32_among_float16_ones_keeps_its_precision(backend, assert_close):
+    (transitions, updates), random = random_maps(3, (2,), 16, 16, torch.float32, 0, (1.0,))
+    mixed = [transitions[0].half(), *transitions[1:]]
+    state = compose_states(mixed, updates, random(2, 16, 16).to(DEVICE) * 0, "sequential")
+    with use_backend("torch"):
+        expected = compose_states([t.double() for t in mixed], updates, torch.zeros_like(state), "sequential")
+    assert_close("state", expected, state, 1e-6)
+
+
+def test_a_narrower_result_is_rounded_once(backend):
+    (transitions, updates), random = random_maps(4, (2,), 16, 16, torch.float16, 0, (1.0,))
+    initial = random(2, 16, 16).to(DEVICE)
+    wide = compose_states(transitions, updates, initial, "bidirectional")
+    narrow = torch.empty_like(wide, dtype=torch.bfloat16)
+    assert torch.equal(compose_states(transitions, updates, initial, "bidirectional", out=narrow), wide.bfloat16())
+
+
 def test_unknown_order_is_refused_by_name():
     with pytest.raises(ValueError, match="unknown order 'random': expected one of sequential, bidirectional, cyclic"):
         compose_states(*make_maps(2), order="random")
 
 
-def test_a_missing_update_is_refused():
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"updates": 2}, "3 transitions but 2 updates"),
+        ({"elided": [None]}, "3 transitions but 1 masks"),
+        ({"requests": [[0], [1]]}, "2 requests but 1 initial states"),
+        ({"requests": [[0, 3]], "batch": True}, r"request \[0, 3\] names maps that are not among the 3"),
+        ({"initial": torch.zeros(1, 3, 4, 4)}, r"map 0 has transition \(1, 3, 16, 16\)"),
+        ({"elided": [None, None, torch.zeros(2, dtype=torch.bool)]}, r"map 2 has a mask of elided heads \(2,\)"),
+        ({"out": torch.zeros(3)}, r"out has shape \(3,\)"),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused(change, message):
     transitions, updates, initial = make_maps(3)
-    with pytest.raises(ValueError, match="3 transitions but 2 updates"):
-        compose_states(transitions, updates[:2], initial)
+    updates = updates[: change.pop("updates", 3)]
+    initial = change.pop("initial", initial[None] if change.pop("batch", False) else initial)
+    with pytest.raises(ValueError, match=message):
+        compose_states(transitions, updates, initial, **change)

@@ -1,0 +1,175 @@
+"""Chunk delta in Triton: two launches for all segments, heads and blocks of 64 tokens. The reference has the formulas.
+
+`_solve` handles every block on its own: it inverts the unit triangular system of the block, which does not depend on the
+state, and leaves W = (I + A)^{-1} b exp(G) k and Y = (I + A)^{-1} b v. `_walk` takes a tile of columns of the state
+[transition | update] along the blocks of its segment, transposed so that it stays in registers:
+
+    w = Y - W S,    S <- exp(G_C) S + sum_t exp(G_C - G_t) k_t w_t^T        for both parts; Y is 0 for the transition
+
+Precision: float32 throughout. `_solve` multiplies in three tf32 products; `_walk` splits the state, W and, unless they
+came in half precision, k into two float16 parts each (22 bits).
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from linearkv.kernels.halves import halves, padded
+
+BLOCK = 64
+
+
+@triton.jit
+def _product(x, y):
+    return tl.dot(x, y, input_precision="tf32x3")
+
+
+@triton.jit
+def _inverse(system, BLOCK: tl.constexpr):
+    """(I + A)^{-1} of a strictly lower triangular A [BLOCK, BLOCK] with small entries, without a loop over rows.
+
+    Diagonal blocks of 8 by (I - D)(I + D^2)(I + D^4), exact since D^8 = 0 and benign since so few powers occur; then
+    pairs of neighbouring blocks joined by the formula for two, [[P, 0], [N, Q]]^{-1} = [[P', 0], [-Q' N P', Q']].
+    """
+    row, column = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+    identity = tl.where(row == column, 1.0, 0.0)
+    diagonal = tl.where(row // 8 == column // 8, system, 0.0)
+    squared = _product(diagonal, diagonal)
+    inverse = _product(identity - diagonal, identity + squared)
+    inverse = _product(inverse, identity + _product(squared, squared))
+    for level in tl.static_range(3):
+        beside = (row // (16 << level) == column // (16 << level)) & (row // (8 << level) != column // (8 << level))
+        inverse -= _product(_product(inverse, tl.where(beside, system, 0.0)), inverse)
+    return inverse
+
+
+@triton.jit
+def _solve(
+    k, v, g, beta, lengths, w_high, w_low, w_scale, y, to_end, total,
+    k_b, k_t, k_h, v_b, v_t, v_h, g_b, g_t, g_h, beta_b, beta_t, beta_h,
+    blocks, heads, group,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One block of one segment and value head. k, v, g, beta: [B, T, H, ..] with strides; results: [B, Hv, blocks, ..]."""
+    segment, head = tl.program_id(1) // heads, tl.program_id(1) % heads
+    first = tl.program_id(0) * BLOCK
+    length = tl.load(lengths + segment).to(tl.int32)
+    if first >= length:
+        return
+    at = tl.program_id(1).to(tl.int64) * blocks + tl.program_id(0)
+    t, kd, vd = tl.arange(0, BLOCK), tl.arange(0, BK), tl.arange(0, BV)
+    real = first + t < length
+    token = (first + t).to(tl.int64)
+    segment = segment.to(tl.int64)
+    in_k, in_v = real[:, None] & (kd < K)[None, :], real[:, None] & (vd < V)[None, :]
+    keys = tl.load(k + segment * k_b + token[:, None] * k_t + (head // group) * k_h + kd[None, :], mask=in_k, other=0.0)
+    values = tl.load(v + segment * v_b + token[:, None] * v_t + head * v_h + vd[None, :], mask=in_v, other=0.0)
+    decay = tl.load(g + segment * g_b + token * g_t + head * g_h, mask=real, other=0.0).to(tl.float32)
+    write = tl.load(beta + segment * beta_b + token * beta_t + head * beta_h, mask=real, other=0.0).to(tl.float32)
+    keys, values = keys.to(tl.float32), values.to(tl.float32)
+
+    # exp(G_i - G_j), each exponent summed from its own steps: see the reference.
+    below = t[:, None] > t[None, :]
+    spans = tl.cumsum(tl.where(below, decay[:, None], 0.0), axis=0)
+    pairwise = tl.where(t[:, None] >= t[None, :], tl.exp(spans), 0.0)
+    from_start = tl.exp(tl.cumsum(decay, axis=0))
+    system = tl.where(below, write[:, None] * _product(keys, tl.trans(keys)) * pairwise, 0.0)
+    inverse = _inverse(system, BLOCK)
+    w = _product(inverse, keys * (write * from_start)[:, None])
+    high, low, scale = halves(w)
+    of_k, of_v = at * BLOCK * K + t[:, None] * K + kd[None, :], at * BLOCK * V + t[:, None] * V + vd[None, :]
+    whole_k, whole_v = (kd < K)[None, :] & (t >= 0)[:, None], (vd < V)[None, :] & (t >= 0)[:, None]
+    tl.store(w_high + of_k, high, mask=whole_k)
+    tl.store(w_low + of_k, low, mask=whole_k)
+    tl.store(w_scale + at * BLOCK + t, scale)
+    tl.store(y + of_v, _product(inverse, values * write[:, None]), mask=whole_v)
+    tl.store(to_end + at * BLOCK + t, tl.sum(tl.where((t == BLOCK - 1)[:, None], pairwise, 0.0), axis=0))
+    tl.store(total + at, tl.exp(tl.sum(decay, axis=0)))
+
+
+@triton.jit
+def _walk(
+    k, lengths, w_high, w_low, w_scale, y, to_end, total, transition, update,
+    k_b, k_t, k_h,
+    blocks, heads, group,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr,
+    HALF: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """A tile of columns, of the transition for the first programs of a head and of the update for the rest."""
+    t_tiles: tl.constexpr = (K + BN - 1) // BN
+    row = tl.program_id(1).to(tl.int64)
+    segment, head = row // heads, row % heads
+    of_update = tl.program_id(0) >= t_tiles
+    width = tl.where(of_update, V, K)
+    column = tl.where(of_update, tl.program_id(0) - t_tiles, tl.program_id(0)) * BN + tl.arange(0, BN)
+    t, kd = tl.arange(0, BLOCK), tl.arange(0, BK)
+    length = tl.load(lengths + segment).to(tl.int32)
+    in_k = (kd < K)[None, :] & (t >= 0)[:, None]
+    state = tl.where((column[:, None] == kd[None, :]) & (of_update == 0), 1.0, 0.0)
+    k += segment * k_b + (head // group) * k_h
+    for block in tl.range(tl.cdiv(length, BLOCK), num_stages=STAGES):
+        at = row * blocks + block
+        of_k = at * BLOCK * K + t[:, None] * K + kd[None, :]
+        token = block * BLOCK + t
+        wh = tl.load(w_high + of_k, mask=in_k, other=0.0)
+        wl = tl.load(w_low + of_k, mask=in_k, other=0.0)
+        ws = tl.load(w_scale + at * BLOCK + t)
+        end = tl.load(to_end + at * BLOCK + t)
+        from_y = y + at * BLOCK * V + t[None, :] * V + column[:, None]
+        written = tl.load(from_y, mask=(of_update & (column < V))[:, None] & (t >= 0)[None, :], other=0.0)
+        real = (token < length)[:, None] & in_k
+        keys = tl.load(k + token.to(tl.int64)[:, None] * k_t + kd[None, :], mask=real, other=0.0)
+
+        high, low, scale = halves(state)
+        erased = tl.dot(high, tl.trans(wl), tl.dot(low, tl.trans(wh)))
+        erased = tl.dot(high, tl.trans(wh), erased)
+        written = (written - erased * scale[:, None] * ws[None, :]) * end[None, :]
+        high, low, scale = halves(written)
+        keys = keys.to(tl.float32)
+        k_high = keys.to(tl.float16)
+        added = tl.dot(high, k_high, tl.dot(low, k_high))
+        if not HALF:
+            k_low = (keys - k_high.to(tl.float32)).to(tl.float16)
+            added = tl.dot(high, k_low, added)
+        state = state * tl.load(total + at) + added * scale[:, None]
+    out = tl.where(of_update, update + row * K * V, transition + row * K * K)
+    tl.store(out + kd[None, :] * width + column[:, None], state, mask=(column < width)[:, None] & (kd < K)[None, :])
+
+
+def chunk_delta(
+    k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, lengths: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `linearkv.kernels.chunk_delta.chunk_delta`."""
+    (batch, tokens, key_heads, key_dim), (heads, value_dim) = k.shape, v.shape[2:]
+    device, blocks = k.device, triton.cdiv(tokens, BLOCK)
+    k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v))
+    if lengths is None:
+        lengths = torch.full((batch,), tokens)
+    lengths = lengths.to(device)
+
+    def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.empty(batch, heads, *shape, dtype=dtype, device=device)
+
+    transition, update = empty(key_dim, key_dim), empty(key_dim, value_dim)
+    w_high, w_low = (empty(blocks, BLOCK, key_dim, dtype=torch.float16) for _ in range(2))
+    w_scale, to_end, total = empty(blocks, BLOCK), empty(blocks, BLOCK), empty(blocks)
+    y = empty(blocks, BLOCK, value_dim)
+    rows = batch * heads
+    if not rows:
+        return transition, update
+    shapes = {"K": key_dim, "V": value_dim, "BK": padded(key_dim), "BLOCK": BLOCK}
+    if blocks:
+        _solve[blocks, rows](
+            k, v, g, beta, lengths, w_high, w_low, w_scale, y, to_end, total,
+            *k.stride()[:3], *v.stride()[:3], *g.stride(), *beta.stride(),
+            blocks, heads, heads // key_heads,
+            **shapes, BV=padded(value_dim), num_warps=4, num_stages=1,
+        )  # fmt: skip
+    columns = min(128, padded(max(key_dim, value_dim)))
+    _walk[triton.cdiv(key_dim, columns) + triton.cdiv(value_dim, columns), rows](
+        k, lengths, w_high, w_low, w_scale, y, to_end, total, transition, update,
+        *k.stride()[:3],
+        blocks, heads, heads // key_heads,
+        **shapes, BN=columns, HALF=k.dtype != torch.float32, STAGES=2, num_warps=8 if columns > 64 else 4,
+    )  # fmt: skip
+    return transition, update

@@ -1,0 +1,335 @@
+"""Composition in Triton: every layer, head and request in one launch, the maps read where they lie, once a chain.
+
+A program keeps one head's state in registers, transposed (`[V, K]`), and walks along its request's maps:
+
+    S <- T S + U        as        S^T <- S^T T^T + U^T
+
+so that the state is the operand that a tensor core takes from registers, and the transition goes to it from memory
+through shared memory without a change of layout. The next maps are on their way while one is multiplied.
+
+Precision. A float16 transition is multiplied exactly: the state is split into two float16 parts (22 bits), scaled by a
+power of two for each of its columns so that nothing overflows, and products are summed in float32. Float32 and bfloat16
+transitions are multiplied as three tf32 products.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from linearkv.kernels.halves import halves, padded
+
+@triton.jit
+def _times(x, y):
+    """x [M, K] fp32 times y [K, N] -> [M, N] fp32, as precise as the module says."""
+    if y.dtype == tl.float16:
+        high, low, scale = halves(x)
+        product = tl.dot(high, y, tl.dot(low, y))
+        product = product * scale[:, None]
+    else:
+        product = tl.dot(x, y.to(tl.float32), input_precision="tf32x3")
+    return product
+
+
+@triton.jit
+def _tile(base, distances, at, offsets, mask, WHOLE: tl.constexpr):
+    """Elements `offsets` of the tensor that lies distances[at] elements from `base`. `WHOLE`: nothing is masked.
+
+    Distances, since an address made a pointer would lose what is known of its alignment, and be read element by element.
+    """
+    tensor = base + tl.multiple_of(tl.load(distances + at), 8)
+    if WHOLE:
+        tile = tl.load(tensor + offsets)
+    else:
+        tile = tl.load(tensor + offsets, mask=mask, other=0.0)
+    return tile
+
+
+@triton.jit
+def _kept(elided, at, head, mask):
+    """`mask`, or nothing of it where the transition of `head` is elided in map `at`."""
+    flags = tl.load(elided + at)
+    return mask & (tl.load(flags.to(tl.pointer_type(tl.uint8)) + head, mask=flags != 0, other=0) == 0)
+
+
+@triton.jit
+def _chains(
+    t_base, u_base, transitions, updates, elided, bounds, initial, out, entries,
+    initial_r, initial_n, initial_k, initial_v,
+    out_r, out_n, out_k, out_v,
+    heads,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    ELIDED: tl.constexpr,
+    CHAINS: tl.constexpr, ENTRIES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """One or both chains of a head and tile of values of a request.
+
+    transitions, updates, elided: [m] int64, addresses of the tensors [N, K, K], [N, K, V] and [N] uint8 (0: none) of
+    every request's maps, one request after another. bounds: [R + 1] int64, where each request's begin. initial and out:
+    [R, N, K, V] of the strides given. entries: [m, N, K, V] fp32, the state before every map.
+    """
+    tiles: tl.constexpr = (V + BV - 1) // BV
+    head = (tl.program_id(0) // tiles).to(tl.int64)
+    request = tl.program_id(1).to(tl.int64)
+    first = tl.load(bounds + request)
+    count = (tl.load(bounds + request + 1) - first).to(tl.int32)
+
+    k, k_in = tl.arange(0, BK), tl.arange(0, BK)
+    v = (tl.program_id(0) % tiles) * BV + tl.arange(0, BV)
+    in_state = (v < V)[:, None] & (k < K)[None, :]
+    in_update = (k < K)[:, None] & (v < V)[None, :]
+    in_transition = (k < K)[:, None] & (k_in < K)[None, :]
+    whole_t: tl.constexpr = BK == K and not ELIDED
+    whole_u: tl.constexpr = BK == K and BV * tiles == V
+    of_transition = head * K * K + k[:, None] * K + k_in[None, :]
+    of_update = head * K * V + k[:, None] * V + v[None, :]
+    initial += request * initial_r + head * initial_n + v[:, None] * initial_v + k[None, :] * initial_k
+    out += request * out_r + head * out_n + v[:, None] * out_v + k[None, :] * out_k
+
+    for reverse in tl.range(CHAINS):
+        state = tl.load(initial, mask=in_state, other=0.0).to(tl.float32)
+        for step in tl.range(count, num_stages=STAGES):
+            at = first + tl.where(reverse == 1, count - 1 - step, step)
+            if ENTRIES:
+                tl.store(entries + at * heads * K * V + of_update, tl.trans(state), mask=in_update)
+            t_mask = _kept(elided, at, head, in_transition) if ELIDED else in_transition
+            t = _tile(t_base, transitions, at, of_transition, t_mask, whole_t)
+            u = _tile(u_base, updates, at, of_update, in_update, whole_u)
+            state = _times(state, tl.trans(t)) + tl.trans(u).to(tl.float32)
+        if CHAINS == 2:
+            # Half of the first chain waits in the output and not in registers.
+            tl.debug_barrier()
+            state = 0.5 * state + tl.load(out, mask=in_state & (reverse == 1), other=0.0)
+        tl.store(out, state, mask=in_state)
+
+
+@triton.jit
+def _rotations(
+    t_base, u_base, transitions, updates, elided, bounds, initial, out, scratch,
+    initial_r, initial_n, initial_k, initial_v,
+    out_r, out_n, out_k, out_v,
+    heads, items, most,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    ELIDED: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The mean over all rotations, for every (request, head) that this program comes to.
+
+    Rotation r runs the maps r .. n-1 and then 0 .. r-1. A walk from the back keeps the product of the maps so far and
+    leaves in `scratch` ([programs, most, K, V] fp32) the state that each suffix leads to; a walk from the front keeps
+    the product of the maps before r, transposed, and applies it to that state. The other arguments as for `_chains`.
+    """
+    k, k_in, v = tl.arange(0, BK), tl.arange(0, BK), tl.arange(0, BV)
+    in_state = (v < V)[:, None] & (k < K)[None, :]
+    in_update = (k < K)[:, None] & (v < V)[None, :]
+    in_transition = (k < K)[:, None] & (k_in < K)[None, :]
+    whole_t: tl.constexpr = BK == K and not ELIDED
+    whole_u: tl.constexpr = BK == K and BV == V
+    identity = tl.where(k[:, None] == k_in[None, :], 1.0, 0.0)
+    scratch += tl.program_id(0).to(tl.int64) * most * K * V
+    of_update, of_update_t = k[:, None] * V + v[None, :], k[None, :] * V + v[:, None]
+
+    for item in tl.range(tl.program_id(0), items, tl.num_programs(0)):
+        head, request = (item % heads).to(tl.int64), (item // heads).to(tl.int64)
+        first = tl.load(bounds + request)
+        count = (tl.load(bounds + request + 1) - first).to(tl.int32)
+        of_transition = head * K * K + k[:, None] * K + k_in[None, :]
+        start_at = initial + request * initial_r + head * initial_n
+        start_at += k[:, None] * initial_k + v[None, :] * initial_v
+        start = tl.load(start_at, mask=in_update, other=0.0).to(tl.float32)
+
+        transition, update = identity, tl.zeros((BK, BV), tl.float32)
+        for step in tl.range(count, num_stages=STAGES):
+            at = first + count - 1 - step
+            t_mask = _kept(elided, at, head, in_transition) if ELIDED else in_transition
+            t = _tile(t_base, transitions, at, of_transition, t_mask, whole_t)
+            u = _tile(u_base, updates, at, head * K * V + of_update, in_update, whole_u)
+            update += _times(transition, u)
+            transition = _times(transition, t)
+            reached = tl.dot(transition, start, input_precision="tf32x3") + update
+            tl.store(scratch + (count - 1 - step) * K * V + of_update, reached, mask=in_update)
+        # What all maps lead to is rotation 0; its place is taken by the initial state, what the last rotation needs.
+        tl.debug_barrier()
+        tl.store(scratch + of_update, start, mask=in_update)
+        tl.debug_barrier()
+
+        transition_t, update_t, total = identity, tl.zeros((BV, BK), tl.float32), tl.zeros((BV, BK), tl.float32)
+        for step in tl.range(count, num_stages=STAGES):
+            at = first + step
+            t_mask = _kept(elided, at, head, in_transition) if ELIDED else in_transition
+            t = _tile(t_base, transitions, at, of_transition, t_mask, whole_t)
+            u = _tile(u_base, updates, at, head * K * V + of_update_t, in_state, whole_u)
+            update_t = _times(update_t, tl.trans(t)) + u.to(tl.float32)
+            transition_t = _times(transition_t, tl.trans(t))
+            after = tl.where(step + 1 == count, 0, step + 1)
+            reached = tl.load(scratch + after * K * V + of_update_t, mask=in_state, other=0.0)
+            total += tl.dot(reached, transition_t, input_precision="tf32x3") + update_t
+        total = tl.where(count == 0, tl.trans(start), total / tl.maximum(count, 1))
+        out_at = out + request * out_r + head * out_n + v[:, None] * out_v + k[None, :] * out_k
+        tl.store(out_at, total, mask=in_state)
+        tl.debug_barrier()  # the next item writes the scratch that other threads may still be reading
+
+
+class ChainConfig(NamedTuple):
+    """How the chains are cut: values a program, its warps, and the maps that are on their way while one is applied."""
+
+    values: int
+    warps: int
+    ahead: int
+
+
+SHARED_MEMORY = 200_000
+"""Bytes that a program may fill: a Hopper processor has 227 KiB."""
+
+
+def chain_config(key_dim: int, value_dim: int, itemsize: int) -> ChainConfig:
+    """For heads of `[key_dim, value_dim]`, powers of two, with elements of `itemsize` bytes in storage."""
+    values = min(128, value_dim)
+    transition, update = key_dim * key_dim * itemsize, key_dim * values * itemsize
+    ahead = next((n for n in (2, 1) if (n + 1) * transition + n * update <= SHARED_MEMORY), 0)
+    return ChainConfig(values, 8 if values > 64 else 4, ahead)
+
+
+def compose_states(
+    transitions: Sequence[torch.Tensor],
+    updates: Sequence[torch.Tensor],
+    initial: torch.Tensor,
+    order: str,
+    requests: Sequence[Sequence[int]],
+    elided: Sequence[torch.Tensor | None],
+    out: torch.Tensor,
+) -> None:
+    """See `linearkv.kernels.compose.compose_states`; `initial` and `out` are `[R, ..., K, V]`, `out` float32."""
+    table = _Table(transitions, updates, elided, requests, initial.device)
+    if order == "cyclic" and table.most > 1:
+        _launch_rotations(table, initial, out)
+    else:
+        _launch_chains(table, initial, out, both=order == "bidirectional" and table.most > 1)
+
+
+def entry_states(
+    transitions: Sequence[torch.Tensor], updates: Sequence[torch.Tensor], initial: torch.Tensor
+) -> torch.Tensor:
+    """See `linearkv.kernels.compose.entry_states`."""
+    count = len(transitions)
+    table = _Table(transitions, updates, [None] * count, [range(count)], initial.device)
+    entries = initial.new_empty(count, *initial.shape, dtype=torch.float32)
+    _launch_chains(table, initial[None], torch.empty_like(initial[None], dtype=torch.float32), entries=entries)
+    return entries
+
+
+class _Table:
+    """Where a launch finds the maps it reads, on the device in one copy, and what all maps have in common."""
+
+    def __init__(
+        self,
+        transitions: Sequence[torch.Tensor],
+        updates: Sequence[torch.Tensor],
+        elided: Sequence[torch.Tensor | None],
+        requests: Sequence[Sequence[int]],
+        device: torch.device,
+    ) -> None:
+        transitions, updates = _alike(transitions), _alike(updates)
+        flags = [None if mask is None else mask.to(torch.uint8).contiguous() for mask in elided]
+        self._alive = (transitions, updates, flags)  # what the addresses point to must outlive the launch
+        order = [index for request in requests for index in request]
+        bounds = [0]
+        for request in requests:
+            bounds.append(bounds[-1] + len(request))
+        self.most = max((len(request) for request in requests), default=0)
+        self.elided = any(flags[index] is not None for index in order)
+        self.bases = [(tensors or [torch.empty(1, device=device)])[0] for tensors in (transitions, updates)]
+        self.itemsize = max(base.itemsize for base in self.bases)
+        numbers = [
+            (tensors[index].data_ptr() - base.data_ptr()) // base.itemsize
+            for tensors, base in zip((transitions, updates), self.bases, strict=True)
+            for index in order
+        ]
+        numbers += [0 if (mask := flags[index]) is None else mask.data_ptr() for index in order]
+        table = torch.tensor(numbers + bounds, dtype=torch.int64)
+        if device.type == "cuda":
+            table = table.pin_memory().to(device, non_blocking=True)
+        self.tensors = (*self.bases, *table.split([len(order)] * 3 + [len(bounds)]))
+
+
+def _alike(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors contiguous, on 16 bytes and of one type: float32 where they differ (a layer that overflows float16 is
+    rare)."""
+    types = {tensor.dtype for tensor in tensors}
+    common = types.pop() if len(types) == 1 else torch.float32
+    tensors = [tensor.to(common).contiguous() for tensor in tensors]
+    return [tensor if tensor.data_ptr() % 16 == 0 else tensor.clone() for tensor in tensors]
+
+
+def _by_head(states: torch.Tensor) -> torch.Tensor:
+    """`[R, ..., K, V]` as `[R, N, K, V]`, the same memory."""
+    flat = states.flatten(1, -3) if states.dim() > 3 else states[:, None]
+    if flat.data_ptr() != states.data_ptr():
+        raise ValueError(f"states of shape {tuple(states.shape)} and strides {states.stride()} have no stride by head")
+    return flat
+
+
+def _launch_chains(
+    table: _Table, initial: torch.Tensor, out: torch.Tensor, both: bool = False, entries: torch.Tensor | None = None
+) -> None:
+    initial, out = _by_head(initial), _by_head(out)
+    requests, heads, key_dim, value_dim = initial.shape
+    wide_k, wide_v = padded(key_dim), padded(value_dim)
+    config = chain_config(wide_k, wide_v, table.itemsize)
+    if not (requests and heads):
+        return
+    _chains[triton.cdiv(value_dim, config.values) * heads, requests](
+        *table.tensors,
+        initial,
+        out,
+        out if entries is None else entries,
+        *initial.stride(),
+        *out.stride(),
+        heads,
+        BK=wide_k,
+        BV=config.values,
+        **_common(table, key_dim, value_dim),
+        CHAINS=2 if both else 1,
+        ENTRIES=entries is not None,
+        STAGES=2 * config.ahead + 1,  # one more for each of two loads in a row: where a map is, then the map,
+        num_warps=config.warps,
+    )
+
+
+def _launch_rotations(table: _Table, initial: torch.Tensor, out: torch.Tensor) -> None:
+    initial, out = _by_head(initial), _by_head(out)
+    requests, heads, key_dim, value_dim = initial.shape
+    items = requests * heads
+    if not items:
+        return
+    programs = min(items, _processors(initial.device))
+    scratch = torch.empty(programs, table.most, key_dim, value_dim, dtype=torch.float32, device=initial.device)
+    _rotations[programs,](
+        *table.tensors,
+        initial,
+        out,
+        scratch,
+        *initial.stride(),
+        *out.stride(),
+        heads,
+        items,
+        table.most,
+        BK=padded(key_dim),
+        BV=padded(value_dim),
+        **_common(table, key_dim, value_dim),
+        STAGES=1,
+        num_warps=8,
+    )
+
+
+def _common(table: _Table, key_dim: int, value_dim: int) -> dict[str, Any]:
+    return {
+        "K": key_dim,
+        "V": value_dim,
+        "ELIDED": table.elided,
+    }
+
+
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
