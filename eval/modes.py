@@ -75,11 +75,14 @@ class Task:
         """Of each chunk behind what the store's chunks stand behind, as the store would give them back."""
         return self._stored(self.model.prefill_chunks(self.behind or compose(self.prefix, []), self.chunks))
 
-    @cached_property
-    def primed_states(self) -> list[ChunkState]:
-        """Of each chunk behind the prefix and the primer."""
-        behind = self.model.prefill(self.primer, after=compose(self.prefix, []))
-        return self._stored(self.model.prefill_chunks(behind, self.chunks))
+    def primed_states(self, times: int = 1) -> list[ChunkState]:
+        """Of each chunk behind the prefix and so many copies of the primer, one after another."""
+        name = f"states behind {times} primers"
+        if name not in self.kept:
+            behind = self.model.prefill(list(self.primer) * times, after=compose(self.prefix, []))
+            self.kept[name] = self._stored(self.model.prefill_chunks(behind, self.chunks))
+        states: list[ChunkState] = self.kept[name]
+        return states
 
     @cached_property
     def zero_start_states(self) -> list[ChunkState]:
@@ -204,7 +207,7 @@ def _sequential_best_last(task: Task) -> Iterable[Prepared]:
 def _primed_in(kind: str) -> Strategy:
     def prepare(task: Task) -> Iterable[Prepared]:
         for order in task.orders:
-            yield Prepared(task.composed(order, kind, task.primed_states), 0, task.chunk_bytes(order))
+            yield Prepared(task.composed(order, kind, task.primed_states()), 0, task.chunk_bytes(order))
 
     return prepare
 
@@ -213,6 +216,29 @@ mode("primer", "chunks prefilled behind the prefix and a few neutral chunks, com
     _primed_in("sequential")
 )
 mode("primer_bidirectional", "the same, and the mean of that order and its reverse")(_primed_in("bidirectional"))
+
+
+def _primed_by_depth(most: int) -> Strategy:
+    """Each chunk from behind the number of primers, at most `most`, that is nearest to the depth at which it lands."""
+
+    def prepare(task: Task) -> Iterable[Prepared]:
+        for order in task.orders:
+            states, depth = [], 0
+            for index in order:
+                times = min(most, round(depth / max(1, len(task.primer))))
+                states.append((task.primed_states(times) if times else task.states)[index])
+                depth += len(task.chunks[index])
+            yield Prepared(compose(task.prefix, states, order="sequential"), 0, task.chunk_bytes(order))
+
+    return prepare
+
+
+mode("primer_late", "primed chunks where they land further back, the others where they land behind the prefix")(
+    _primed_by_depth(1)
+)
+mode("primer_by_depth", "chunks from behind as many primers as are nearest to the depth at which they land")(
+    _primed_by_depth(99)
+)
 
 
 @mode("zero_start", "chunks prefilled from nothing, composed in the order given behind the prefix's state")

@@ -36,7 +36,7 @@ def compose(prefix: PrefixState, states: Sequence[ChunkState], order: str = "bid
     recurrent = compose_states(
         [state.transition for state in states], [state.update for state in states], prefix.recurrent, order
     )
-    parts = (prefix, *states)
+    parts: list[PrefixState | ChunkState] = [prefix, *states]
     length = sum(part.length for part in parts)
     key, value = prefix.key, prefix.value
     if length:

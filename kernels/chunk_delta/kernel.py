@@ -1,13 +1,13 @@
-"""Chunk delta in Triton: two launches for all segments, heads and blocks of 64 tokens. The reference has the formulas.
+"""Chunk delta in Triton: two launches for all segments, heads and blocks of 64 tokens. The reference has the maths.
 
-`_solve` handles every block on its own: it inverts the unit triangular system of the block, which does not depend on the
+`_solve` handles every block on its own: it inverts the block's unit triangular system, which does not depend on the
 state, and leaves W = (I + A)^{-1} b exp(G) k and Y = (I + A)^{-1} b v. `_walk` takes a tile of columns of the state
 [transition | update] along the blocks of its segment, transposed so that it stays in registers:
 
     w = Y - W S,    S <- exp(G_C) S + sum_t exp(G_C - G_t) k_t w_t^T        for both parts; Y is 0 for the transition
 
-Precision: float32 throughout. `_solve` multiplies in three tf32 products; `_walk` splits the state, W and, unless they
-came in half precision, k into two float16 parts each (22 bits).
+Precision: operands are split into two float16 parts each (22 bits) and products summed in float32; keys and values that
+come in half precision need one part.
 """
 
 import torch
@@ -20,27 +20,40 @@ BLOCK = 64
 
 
 @triton.jit
-def _product(x, y):
-    return tl.dot(x, y, input_precision="tf32x3")
+def _rough(x, y):
+    """x y from float16 roundings of both: 11 bits."""
+    return tl.dot(x.to(tl.float16), y.to(tl.float16))
+
+
+@triton.jit
+def _times(x, y, y_rest, SPLIT: tl.constexpr):
+    """x (y + y_rest) for 22 bits of x fp32 and two float16 parts, of which the second counts if SPLIT."""
+    high, low, scale = halves(x)
+    product = tl.dot(high, y, tl.dot(low, y))
+    if SPLIT:
+        product = tl.dot(high, y_rest, product)
+    return product * scale[:, None]
 
 
 @triton.jit
 def _inverse(system, BLOCK: tl.constexpr):
-    """(I + A)^{-1} of a strictly lower triangular A [BLOCK, BLOCK] with small entries, without a loop over rows.
+    """(I + A)^{-1} of a strictly lower triangular A [BLOCK, BLOCK] with small entries, by matrix products alone.
 
-    Diagonal blocks of 8 by (I - D)(I + D^2)(I + D^4), exact since D^8 = 0 and benign since so few powers occur; then
-    pairs of neighbouring blocks joined by the formula for two, [[P, 0], [N, Q]]^{-1} = [[P', 0], [-Q' N P', Q']].
+    A rough inverse first: diagonal blocks of 4 by (I - D)(I + D^2), where D^4 = 0; then pairs of neighbouring blocks
+    joined by the formula for two, [[P, 0], [N, Q]]^{-1} = [[P', 0], [-Q' N P', Q']]. Then a step of Newton's iteration,
+    X <- X + X (I - (I + A) X), which squares the error; its residual is computed in float32.
     """
     row, column = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
     identity = tl.where(row == column, 1.0, 0.0)
-    diagonal = tl.where(row // 8 == column // 8, system, 0.0)
-    squared = _product(diagonal, diagonal)
-    inverse = _product(identity - diagonal, identity + squared)
-    inverse = _product(inverse, identity + _product(squared, squared))
-    for level in tl.static_range(3):
-        beside = (row // (16 << level) == column // (16 << level)) & (row // (8 << level) != column // (8 << level))
-        inverse -= _product(_product(inverse, tl.where(beside, system, 0.0)), inverse)
-    return inverse
+    diagonal = tl.where(row // 4 == column // 4, system, 0.0)
+    inverse = _rough(identity - diagonal, identity + _rough(diagonal, diagonal))
+    for level in tl.static_range(4):
+        beside = (row // (8 << level) == column // (8 << level)) & (row // (4 << level) != column // (4 << level))
+        inverse -= _rough(_rough(inverse, tl.where(beside, system, 0.0)), inverse)
+    rounded = inverse.to(tl.float16)
+    inverse = rounded.to(tl.float32)
+    residual = identity - inverse - _times(system, rounded, rounded, False)
+    return inverse + tl.dot(rounded, residual.to(tl.float16))
 
 
 @triton.jit
@@ -48,9 +61,9 @@ def _solve(
     k, v, g, beta, lengths, w_high, w_low, w_scale, y, to_end, total,
     k_b, k_t, k_h, v_b, v_t, v_h, g_b, g_t, g_h, beta_b, beta_t, beta_h,
     blocks, heads, group,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BLOCK: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BLOCK: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """One block of one segment and value head. k, v, g, beta: [B, T, H, ..] with strides; results: [B, Hv, blocks, ..]."""
+    """One block of one segment and value head. k, v, g, beta: [B, T, H, ..]; results: [B, Hv, blocks, ..]."""
     segment, head = tl.program_id(1) // heads, tl.program_id(1) % heads
     first = tl.program_id(0) * BLOCK
     length = tl.load(lengths + segment).to(tl.int32)
@@ -66,23 +79,30 @@ def _solve(
     values = tl.load(v + segment * v_b + token[:, None] * v_t + head * v_h + vd[None, :], mask=in_v, other=0.0)
     decay = tl.load(g + segment * g_b + token * g_t + head * g_h, mask=real, other=0.0).to(tl.float32)
     write = tl.load(beta + segment * beta_b + token * beta_t + head * beta_h, mask=real, other=0.0).to(tl.float32)
-    keys, values = keys.to(tl.float32), values.to(tl.float32)
+    # Float16 holds half precision's digits of unit keys, and of values scaled by a power of two for each token.
+    keys = keys.to(tl.float32)
+    k_high = keys.to(tl.float16)
+    k_low = (keys - k_high.to(tl.float32)).to(tl.float16)
+    v_high, v_low, v_scale = halves(values.to(tl.float32))
 
     # exp(G_i - G_j), each exponent summed from its own steps: see the reference.
     below = t[:, None] > t[None, :]
     spans = tl.cumsum(tl.where(below, decay[:, None], 0.0), axis=0)
     pairwise = tl.where(t[:, None] >= t[None, :], tl.exp(spans), 0.0)
     from_start = tl.exp(tl.cumsum(decay, axis=0))
-    system = tl.where(below, write[:, None] * _product(keys, tl.trans(keys)) * pairwise, 0.0)
-    inverse = _inverse(system, BLOCK)
-    w = _product(inverse, keys * (write * from_start)[:, None])
+    alike = tl.dot(k_high, tl.trans(k_high))
+    if not HALF:
+        alike += tl.dot(k_high, tl.trans(k_low), tl.dot(k_low, tl.trans(k_high)))
+    inverse = _inverse(tl.where(below, write[:, None] * alike * pairwise, 0.0), BLOCK)
+    w = _times(inverse * (write * from_start)[None, :], k_high, k_low, not HALF)
     high, low, scale = halves(w)
     of_k, of_v = at * BLOCK * K + t[:, None] * K + kd[None, :], at * BLOCK * V + t[:, None] * V + vd[None, :]
     whole_k, whole_v = (kd < K)[None, :] & (t >= 0)[:, None], (vd < V)[None, :] & (t >= 0)[:, None]
     tl.store(w_high + of_k, high, mask=whole_k)
     tl.store(w_low + of_k, low, mask=whole_k)
     tl.store(w_scale + at * BLOCK + t, scale)
-    tl.store(y + of_v, _product(inverse, values * write[:, None]), mask=whole_v)
+    written = _times(inverse * (write * v_scale)[None, :], v_high, v_low, not HALF)
+    tl.store(y + of_v, written, mask=whole_v)
     tl.store(to_end + at * BLOCK + t, tl.sum(tl.where((t == BLOCK - 1)[:, None], pairwise, 0.0), axis=0))
     tl.store(total + at, tl.exp(tl.sum(decay, axis=0)))
 
@@ -115,8 +135,8 @@ def _walk(
         wl = tl.load(w_low + of_k, mask=in_k, other=0.0)
         ws = tl.load(w_scale + at * BLOCK + t)
         end = tl.load(to_end + at * BLOCK + t)
-        from_y = y + at * BLOCK * V + t[None, :] * V + column[:, None]
-        written = tl.load(from_y, mask=(of_update & (column < V))[:, None] & (t >= 0)[None, :], other=0.0)
+        from_y = y + at * BLOCK * V + t[:, None] * V + column[None, :]
+        written = tl.trans(tl.load(from_y, mask=(of_update & (column < V))[None, :] & (t >= 0)[:, None], other=0.0))
         real = (token < length)[:, None] & in_k
         keys = tl.load(k + token.to(tl.int64)[:, None] * k_t + kd[None, :], mask=real, other=0.0)
 
@@ -158,6 +178,7 @@ def chunk_delta(
     if not rows:
         return transition, update
     shapes = {"K": key_dim, "V": value_dim, "BK": padded(key_dim), "BLOCK": BLOCK}
+    shapes["HALF"] = k.dtype != torch.float32 and v.dtype != torch.float32
     if blocks:
         _solve[blocks, rows](
             k, v, g, beta, lengths, w_high, w_low, w_scale, y, to_end, total,
@@ -170,6 +191,6 @@ def chunk_delta(
         k, lengths, w_high, w_low, w_scale, y, to_end, total, transition, update,
         *k.stride()[:3],
         blocks, heads, heads // key_heads,
-        **shapes, BN=columns, HALF=k.dtype != torch.float32, STAGES=2, num_warps=8 if columns > 64 else 4,
+        **shapes, BN=columns, STAGES=2, num_warps=8 if columns > 64 else 4,
     )  # fmt: skip
     return transition, update

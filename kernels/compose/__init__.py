@@ -32,7 +32,7 @@ def compose_states(
             the mean over all n rotations, in O(n) matrix products.
         requests: for each of R requests, which maps it composes, in its order, by their index; any number of them, any
             of them in several requests. None: one request of all maps, and no dimension for it.
-        elided: for each map, bool `[...]` where a head's transition counts as zero and is not read, or None for no head.
+        elided: for each map, bool `[...]` where a head's transition counts as zero and is not read; None: of no head.
         out: where the result goes, of its shape and any strides (of a state pool that is laid out `[.., V, K]`, give
             the transposed view). None: a new tensor.
 
@@ -52,11 +52,11 @@ def compose_states(
     dtype = accumulation_dtype(initial, *transitions, *updates)
     if out is not None and out.shape != initial.shape:
         raise ValueError(f"out has shape {tuple(out.shape)}, the states {tuple(initial.shape)}")
-    direct = out is not None and out.dtype == dtype  # a narrower one would round an average's parts
-    states = out if direct else torch.empty(initial.shape, dtype=dtype, device=initial.device)
+    # A narrower result would round an average's parts: it is made in full and rounded once.
+    states = out if out is not None and out.dtype == dtype else torch.empty_like(initial, dtype=dtype)
     run = implementation("compose_states", versions(__name__, "compose_states", dtype), initial.device)
     run(transitions, updates, batch, order, lists, masks, states if requests is not None else states[None])
-    return states if out is None or direct else out.copy_(states)
+    return states if out is None or out is states else out.copy_(states)
 
 
 def entry_states(

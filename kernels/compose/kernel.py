@@ -21,6 +21,7 @@ import triton.language as tl
 
 from linearkv.kernels.halves import halves, padded
 
+
 @triton.jit
 def _times(x, y):
     """x [M, K] fp32 times y [K, N] -> [M, N] fp32, as precise as the module says."""
@@ -34,17 +35,31 @@ def _times(x, y):
 
 
 @triton.jit
+def _parts(x):
+    """x fp32 as two float16 parts, unscaled: for products of transitions, which are contractions."""
+    high = x.to(tl.float16)
+    return high, (x - high.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def _parts_times(high, low, y, add):
+    """(high + low) y + add, as precise as the module says."""
+    if y.dtype == tl.float16:
+        product = tl.dot(high, y, tl.dot(low, y, add))
+    else:
+        x = high.to(tl.float32) + low.to(tl.float32)
+        product = add + tl.dot(x, y.to(tl.float32), input_precision="tf32x3")
+    return product
+
+
+@triton.jit
 def _tile(base, distances, at, offsets, mask, WHOLE: tl.constexpr):
     """Elements `offsets` of the tensor that lies distances[at] elements from `base`. `WHOLE`: nothing is masked.
 
-    Distances, since an address made a pointer would lose what is known of its alignment, and be read element by element.
+    Distances, since an address made a pointer loses what is known of its alignment, and is read element by element.
     """
     tensor = base + tl.multiple_of(tl.load(distances + at), 8)
-    if WHOLE:
-        tile = tl.load(tensor + offsets)
-    else:
-        tile = tl.load(tensor + offsets, mask=mask, other=0.0)
-    return tile
+    return tl.load(tensor + offsets) if WHOLE else tl.load(tensor + offsets, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -105,7 +120,7 @@ def _chains(
         tl.store(out, state, mask=in_state)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["items", "most"])
 def _rotations(
     t_base, u_base, transitions, updates, elided, bounds, initial, out, scratch,
     initial_r, initial_n, initial_k, initial_v,
@@ -136,36 +151,50 @@ def _rotations(
         count = (tl.load(bounds + request + 1) - first).to(tl.int32)
         of_transition = head * K * K + k[:, None] * K + k_in[None, :]
         start_at = initial + request * initial_r + head * initial_n
-        start_at += k[:, None] * initial_k + v[None, :] * initial_v
-        start = tl.load(start_at, mask=in_update, other=0.0).to(tl.float32)
+        start_at += k[None, :] * initial_k + v[:, None] * initial_v
+        start = tl.load(start_at, mask=in_state, other=0.0).to(tl.float32)
+        start_high, start_low, start_scale = halves(start)
+        start_high, start_low = tl.trans(start_high), tl.trans(start_low)
 
-        transition, update = identity, tl.zeros((BK, BV), tl.float32)
+        # From the back: what the maps r .. n-1 make of the initial state.
+        high, low = identity.to(tl.float16), tl.zeros((BK, BK), tl.float16)
+        update = tl.zeros((BK, BV), tl.float32)
         for step in tl.range(count, num_stages=STAGES):
             at = first + count - 1 - step
             t_mask = _kept(elided, at, head, in_transition) if ELIDED else in_transition
             t = _tile(t_base, transitions, at, of_transition, t_mask, whole_t)
             u = _tile(u_base, updates, at, head * K * V + of_update, in_update, whole_u)
-            update += _times(transition, u)
-            transition = _times(transition, t)
-            reached = tl.dot(transition, start, input_precision="tf32x3") + update
+            update = _parts_times(high, low, u, update)
+            high, low = _parts(_parts_times(high, low, t, tl.zeros((BK, BK), tl.float32)))
+            reached = tl.dot(high, start_high, tl.dot(low, start_high, tl.dot(high, start_low)))
+            reached = reached * start_scale[None, :] + update
             tl.store(scratch + (count - 1 - step) * K * V + of_update, reached, mask=in_update)
         # What all maps lead to is rotation 0; its place is taken by the initial state, what the last rotation needs.
         tl.debug_barrier()
-        tl.store(scratch + of_update, start, mask=in_update)
+        tl.store(scratch + of_update_t, start, mask=in_state)
         tl.debug_barrier()
 
-        transition_t, update_t, total = identity, tl.zeros((BV, BK), tl.float32), tl.zeros((BV, BK), tl.float32)
+        # From the front: the sum of what the maps 0 .. r-1 make of zero, and then of each suffix's state.
+        total, state = tl.zeros((BV, BK), tl.float32), tl.zeros((BV, BK), tl.float32)
         for step in tl.range(count, num_stages=STAGES):
             at = first + step
             t_mask = _kept(elided, at, head, in_transition) if ELIDED else in_transition
             t = _tile(t_base, transitions, at, of_transition, t_mask, whole_t)
-            u = _tile(u_base, updates, at, head * K * V + of_update_t, in_state, whole_u)
-            update_t = _times(update_t, tl.trans(t)) + u.to(tl.float32)
-            transition_t = _times(transition_t, tl.trans(t))
+            u = _tile(u_base, updates, at, head * K * V + of_update, in_update, whole_u)
+            state = _times(state, tl.trans(t)) + tl.trans(u).to(tl.float32)
+            total += state
+        high, low = identity.to(tl.float16), tl.zeros((BK, BK), tl.float16)
+        for step in tl.range(count, num_stages=STAGES):
+            at = first + step
+            t_mask = _kept(elided, at, head, in_transition) if ELIDED else in_transition
+            t = _tile(t_base, transitions, at, of_transition, t_mask, whole_t)
+            high, low = _parts(_parts_times(high, low, tl.trans(t), tl.zeros((BK, BK), tl.float32)))
             after = tl.where(step + 1 == count, 0, step + 1)
             reached = tl.load(scratch + after * K * V + of_update_t, mask=in_state, other=0.0)
-            total += tl.dot(reached, transition_t, input_precision="tf32x3") + update_t
-        total = tl.where(count == 0, tl.trans(start), total / tl.maximum(count, 1))
+            reached_high, reached_low, scale = halves(reached)
+            product = tl.dot(reached_low, high, tl.dot(reached_high, low))
+            total += tl.dot(reached_high, high, product) * scale[:, None]
+        total = tl.where(count == 0, start, total / tl.maximum(count, 1))
         out_at = out + request * out_r + head * out_n + v[:, None] * out_v + k[None, :] * out_k
         tl.store(out_at, total, mask=in_state)
         tl.debug_barrier()  # the next item writes the scratch that other threads may still be reading
@@ -234,6 +263,7 @@ class _Table:
         flags = [None if mask is None else mask.to(torch.uint8).contiguous() for mask in elided]
         self._alive = (transitions, updates, flags)  # what the addresses point to must outlive the launch
         order = [index for request in requests for index in request]
+        padding = [0] * (len(order) % 2)  # keeps the parts of the table on 16 bytes: one compiled kernel for any length
         bounds = [0]
         for request in requests:
             bounds.append(bounds[-1] + len(request))
@@ -241,16 +271,14 @@ class _Table:
         self.elided = any(flags[index] is not None for index in order)
         self.bases = [(tensors or [torch.empty(1, device=device)])[0] for tensors in (transitions, updates)]
         self.itemsize = max(base.itemsize for base in self.bases)
-        numbers = [
-            (tensors[index].data_ptr() - base.data_ptr()) // base.itemsize
-            for tensors, base in zip((transitions, updates), self.bases, strict=True)
-            for index in order
-        ]
-        numbers += [0 if (mask := flags[index]) is None else mask.data_ptr() for index in order]
+        numbers = []
+        for tensors, base in zip((transitions, updates), self.bases, strict=True):
+            numbers += [(tensors[index].data_ptr() - base.data_ptr()) // base.itemsize for index in order] + padding
+        numbers += [0 if (mask := flags[index]) is None else mask.data_ptr() for index in order] + padding
         table = torch.tensor(numbers + bounds, dtype=torch.int64)
         if device.type == "cuda":
             table = table.pin_memory().to(device, non_blocking=True)
-        self.tensors = (*self.bases, *table.split([len(order)] * 3 + [len(bounds)]))
+        self.tensors = (*self.bases, *table.split([len(order) + len(padding)] * 3 + [len(bounds)]))
 
 
 def _alike(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ def relocate(
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
     slots: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One key and value cache from the chunks', each key rotated at its new position as the model would rotate it there.
+    """One key and value cache from the chunks', each key rotated where it lands, as the model would rotate it there.
 
     Rounds exactly where the model's own rotary operation rounds, so that keys have the very bits of a real prefill.
 

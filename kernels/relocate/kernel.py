@@ -16,11 +16,11 @@ TOKENS = 16  # of a program
 @triton.jit
 def _rounded(x, TYPE: tl.constexpr):
     """x fp32 rounded to TYPE, to nearest and ties to even, as fp32."""
-    if TYPE == tl.bfloat16:
+    if tl.bfloat16 == TYPE:
         bits = x.to(tl.uint32, bitcast=True)
         even = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
         x = tl.where(x == x, even.to(tl.float32, bitcast=True), x)
-    elif TYPE == tl.float16:
+    elif tl.float16 == TYPE:
         x = x.to(tl.float16).to(tl.float32)
     return x
 

@@ -273,7 +273,7 @@ def test_entry_states_are_those_of_the_maps_before(count, dims, dtype, seed, ass
 
 
 def test_states_beyond_float16_stay_finite(assert_close):
-    """A float16 update of 6e4 a map adds up past what float16 holds; the kernel's parts of a state must not overflow."""
+    """Updates of 6e4 each add up past what float16 holds; the kernel's parts of a state must not overflow."""
     transitions = [torch.eye(16, device=DEVICE).half() for _ in range(40)]
     updates = [torch.full((16, 16), 6e4, device=DEVICE).half() for _ in range(40)]
     initial = torch.full((16, 16), 1e-30, device=DEVICE)
