@@ -30,8 +30,9 @@ lint: $(VENV)/.installed ## ruff
 types: $(VENV)/.installed ## mypy
 	$(VENV)/bin/mypy
 
-gpu-test: $(VENV)/.installed ## the tests that need a CUDA device
+gpu-test: $(VENV)/.installed ## the tests that need a CUDA device, and the kernels' compiled on it
 	$(PY) -m pytest -q -m gpu
+	$(PY) -m pytest -q tests/kernels
 
 clean: ## remove the environment and the demo's store
 	rm -rf $(VENV) demo-store

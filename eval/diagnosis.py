@@ -183,7 +183,7 @@ def register(gdn_layers: int) -> list[str]:
 def _scaled(gamma: float, layers: slice) -> Callable[[Task], Iterable[Prepared]]:
     def prepare(task: Task) -> Iterable[Prepared]:
         scaled = []
-        for state in task.states:
+        for state in (state.dense() for state in task.states):
             transition = state.transition.clone()
             transition[layers] *= gamma
             scaled.append(replace(state, transition=transition))

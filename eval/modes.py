@@ -218,7 +218,7 @@ mode("primer", "chunks prefilled behind the prefix and a few neutral chunks, com
 mode("primer_bidirectional", "the same, and the mean of that order and its reverse")(_primed_in("bidirectional"))
 
 
-def _primed_by_depth(most: int) -> Strategy:
+def _primed_by_depth(most: int, maps_too: bool = True) -> Strategy:
     """Each chunk from behind the number of primers, at most `most`, that is nearest to the depth at which it lands."""
 
     def prepare(task: Task) -> Iterable[Prepared]:
@@ -226,7 +226,10 @@ def _primed_by_depth(most: int) -> Strategy:
             states, depth = [], 0
             for index in order:
                 times = min(most, round(depth / max(1, len(task.primer))))
-                states.append((task.primed_states(times) if times else task.states)[index])
+                primed = task.primed_states(times)[index] if times else task.states[index]
+                if not maps_too:
+                    primed = replace(task.states[index], key=primed.key, value=primed.value)
+                states.append(primed)
                 depth += len(task.chunks[index])
             yield Prepared(compose(task.prefix, states, order="sequential"), 0, task.chunk_bytes(order))
 
@@ -236,8 +239,12 @@ def _primed_by_depth(most: int) -> Strategy:
 mode("primer_late", "primed chunks where they land further back, the others where they land behind the prefix")(
     _primed_by_depth(1)
 )
+mode("primer_late_kv", "the same for keys and values alone: states from behind the prefix")(_primed_by_depth(1, False))
 mode("primer_by_depth", "chunks from behind as many primers as are nearest to the depth at which they land")(
     _primed_by_depth(99)
+)
+mode("primer_by_depth_kv", "the same for keys and values alone: states from behind the prefix")(
+    _primed_by_depth(99, False)
 )
 
 

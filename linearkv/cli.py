@@ -65,7 +65,7 @@ ChunkTokens = Annotated[
     typer.Option("--chunk-tokens", min=32, help="Target size of a chunk in model tokens [LINEARKV_CHUNK_TOKENS]."),
 ]
 Storage = Annotated[
-    Literal["fp16", "fp32"] | None,
+    Literal["fp16", "fp32", "compact"] | None,
     typer.Option("--storage", help="Precision of stored states [LINEARKV_STORAGE]."),
 ]
 
@@ -340,7 +340,7 @@ def bench(
         ),
     ] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rounds, after one that does not count.")] = 7,
-    storage: Annotated[Literal["fp16", "fp32"], typer.Option("--storage", help="Precision of states.")] = "fp16",
+    storage: Annotated[Literal["fp16", "fp32", "compact"], typer.Option("--storage", help="Precision of states.")] = "fp16",
     seed: Annotated[int, typer.Option("--seed", help="Of the random tokens.")] = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",

@@ -34,7 +34,11 @@ def compose(prefix: PrefixState, states: Sequence[ChunkState], order: str = "bid
         _check_fits(prefix, state, position)
 
     recurrent = compose_states(
-        [state.transition for state in states], [state.update for state in states], prefix.recurrent, order
+        [state.transition for state in states],
+        [state.update for state in states],
+        prefix.recurrent,
+        order,
+        rows=[state.rows for state in states],
     )
     parts: list[PrefixState | ChunkState] = [prefix, *states]
     length = sum(part.length for part in parts)

@@ -151,7 +151,7 @@ def _kernels() -> str | Finding:
         return f"torch ({triton}; it needs a CUDA device)"
     if not triton_usable(torch.device("cuda")):
         return Finding("kernels", f"torch ({triton})", "warn", "pip install 'linearkv[gpu]' for the faster kernels")
-    return f"auto: {triton} where an operation has a version for it, else torch"
+    return triton
 
 
 def _fla() -> str:
@@ -295,13 +295,14 @@ def _bytes_per_chunk(model: Any, settings: Any) -> str:
     empty = model.empty_prefix()
     layers, heads, key_dim, value_dim = empty.recurrent.shape
     attention_layers, _, kv_heads, head_dim = empty.key.shape
-    item = {"fp32": 4, "fp16": 2}[settings.storage]
+    item = 4 if settings.storage == "fp32" else 2
     maps = layers * heads * key_dim * (key_dim + value_dim) * item
     tails = empty.conv_tail.nbytes
     per_token = 2 * attention_layers * kv_heads * head_dim * empty.key.dtype.itemsize + 8
     total = maps + tails + settings.chunk_tokens * per_token
     return (
-        f"{size(total)} for a chunk of {settings.chunk_tokens} tokens in {settings.storage}: {size(maps + tails)} "
+        f"{'at most ' if settings.storage == 'compact' else ''}{size(total)} for a chunk of {settings.chunk_tokens} tokens "
+        f"in {settings.storage}: {size(maps + tails)} "
         f"whatever its length and {size(per_token)} a token; the memory budget of {size(settings.memory_budget)} holds "
         f"{settings.memory_budget // total:,}"
     )

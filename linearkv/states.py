@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from linearkv.kernels.compose import unpacked
+
 TAIL = 3
 
 Rotary = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -54,6 +56,8 @@ class ChunkState:
             T < TAIL tokens only the last T columns are its own; a composition borrows the rest from what precedes it.
         key, value: `[La, T, Hkv, D]` model dtype, keys before rotary embedding.
         token_ids: `[T]` int64 on the CPU, T >= 1.
+        rows: None, or int32 `[Lg, H]` where the transition is packed: `[n, K, K]` of the heads that need one, with a
+            head's place among them in `rows`, and -1 for a head that has forgotten what came before the chunk.
     """
 
     transition: torch.Tensor
@@ -62,10 +66,12 @@ class ChunkState:
     key: torch.Tensor
     value: torch.Tensor
     token_ids: torch.Tensor
+    rows: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
-        layers, heads, key_dim, columns = self.transition.shape
-        if columns != key_dim or self.update.shape[:3] != (layers, heads, key_dim):
+        *heads, key_dim, columns = self.transition.shape
+        fits = self.update.shape[:2] == (tuple(heads) if self.rows is None else self.rows.shape)
+        if columns != key_dim or len(heads) != (2 if self.rows is None else 1) or not fits:
             raise ValueError(
                 f"transition {tuple(self.transition.shape)} and update {tuple(self.update.shape)} do not agree"
             )
@@ -80,15 +86,22 @@ class ChunkState:
     @property
     def nbytes(self) -> int:
         """Bytes of all its tensors."""
-        tensors = (self.transition, self.update, self.conv_tail, self.key, self.value, self.token_ids)
-        return sum(tensor.nbytes for tensor in tensors)
+        tensors = (self.transition, self.update, self.conv_tail, self.key, self.value, self.token_ids, self.rows)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+    def dense(self) -> "ChunkState":
+        """The same state with a transition `[Lg, H, K, K]`, zero where a packed one leaves a head out."""
+        if self.rows is None:
+            return self
+        return replace(self, transition=unpacked(self.transition, self.rows), rows=None)
 
     def to(self, device: torch.device) -> "ChunkState":
         """The same state with its tensors on `device` (token ids stay on the CPU)."""
         if self.update.device == device:
             return self
-        names = ("transition", "update", "conv_tail", "key", "value")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        names = ("transition", "update", "conv_tail", "key", "value", "rows")
+        parts = {name: part for name in names if (part := getattr(self, name)) is not None}
+        return replace(self, **{name: part.to(device) for name, part in parts.items()})
 
 
 @dataclass(frozen=True)

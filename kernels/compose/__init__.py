@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from linearkv.kernels.backend import accumulation_dtype, implementation, versions
-from linearkv.kernels.compose.reference import ORDERS, compose_maps
+from linearkv.kernels.compose.reference import ORDERS, compose_maps, unpacked
 
-__all__ = ["ORDERS", "compose_maps", "compose_states", "entry_states"]
+__all__ = ["ORDERS", "compose_maps", "compose_states", "entry_states", "unpacked"]
 
 
 def compose_states(
@@ -17,7 +17,7 @@ def compose_states(
     order: str = "sequential",
     *,
     requests: Sequence[Sequence[int]] | None = None,
-    elided: Sequence[torch.Tensor | None] | None = None,
+    rows: Sequence[torch.Tensor | None] | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The state that a query starts from after the maps of its chunks; of many queries at once with `requests`.
@@ -32,7 +32,8 @@ def compose_states(
             the mean over all n rotations, in O(n) matrix products.
         requests: for each of R requests, which maps it composes, in its order, by their index; any number of them, any
             of them in several requests. None: one request of all maps, and no dimension for it.
-        elided: for each map, bool `[...]` where a head's transition counts as zero and is not read; None: of no head.
+        rows: for each map, None, or int32 `[...]` if its transition is packed: `[n, K, K]` of the heads that are kept,
+            with a head's place among them in `rows`, and -1 for a head whose transition is zero, which is not read.
         out: where the result goes, of its shape and any strides (of a state pool that is laid out `[.., V, K]`, give
             the transposed view). None: a new tensor.
 
@@ -47,15 +48,15 @@ def compose_states(
         raise ValueError(f"unknown order {order!r}: expected one of {', '.join(ORDERS)}")
     batch = initial if requests is not None else initial[None]
     lists = [list(range(len(transitions)))] if requests is None else [list(request) for request in requests]
-    masks = list(elided) if elided is not None else [None] * len(transitions)
-    _check(transitions, updates, batch, lists, masks)
+    packing = list(rows) if rows is not None else [None] * len(transitions)
+    _check(transitions, updates, batch, lists, packing)
     dtype = accumulation_dtype(initial, *transitions, *updates)
     if out is not None and out.shape != initial.shape:
         raise ValueError(f"out has shape {tuple(out.shape)}, the states {tuple(initial.shape)}")
     # A narrower result would round an average's parts: it is made in full and rounded once.
     states = out if out is not None and out.dtype == dtype else torch.empty_like(initial, dtype=dtype)
     run = implementation("compose_states", versions(__name__, "compose_states", dtype), initial.device)
-    run(transitions, updates, batch, order, lists, masks, states if requests is not None else states[None])
+    run(transitions, updates, batch, order, lists, packing, states if requests is not None else states[None])
     return states if out is None or out is states else out.copy_(states)
 
 
@@ -78,24 +79,25 @@ def _check(
     updates: Sequence[torch.Tensor],
     initial: torch.Tensor,
     requests: Sequence[Sequence[int]],
-    elided: Sequence[torch.Tensor | None],
+    rows: Sequence[torch.Tensor | None],
 ) -> None:
     """Refuses operands that do not fit each other; `initial` is `[R, ..., K, V]`."""
     if len(transitions) != len(updates):
         raise ValueError(f"{len(transitions)} transitions but {len(updates)} updates")
-    if len(elided) != len(transitions):
-        raise ValueError(f"{len(transitions)} transitions but {len(elided)} masks of elided heads")
+    if len(rows) != len(transitions):
+        raise ValueError(f"{len(transitions)} transitions but rows of {len(rows)}")
     if len(requests) != len(initial):
         raise ValueError(f"{len(requests)} requests but {len(initial)} initial states")
     *lead, key_dim, _ = state = initial.shape[1:]
-    for position, (transition, update, mask) in enumerate(zip(transitions, updates, elided, strict=True)):
-        if transition.shape != (*lead, key_dim, key_dim) or update.shape != state:
+    for position, (transition, update, row) in enumerate(zip(transitions, updates, rows, strict=True)):
+        heads = lead if row is None else transition.shape[:1]
+        if transition.shape != (*heads, key_dim, key_dim) or update.shape != state:
             raise ValueError(
                 f"map {position} has transition {tuple(transition.shape)} and update {tuple(update.shape)}, "
                 f"the state {tuple(state)}"
             )
-        if mask is not None and mask.shape != tuple(lead):
-            raise ValueError(f"map {position} has a mask of elided heads {tuple(mask.shape)}, not {tuple(lead)}")
+        if row is not None and (row.shape != tuple(lead) or row.dtype != torch.int32):
+            raise ValueError(f"map {position} has rows {row.dtype} {tuple(row.shape)}, not int32 {tuple(lead)}")
     for request in requests:
         if any(not 0 <= index < len(transitions) for index in request):
             raise ValueError(f"request {list(request)} names maps that are not among the {len(transitions)}")

@@ -36,20 +36,23 @@ def _times(x, y):
 
 @triton.jit
 def _parts(x):
-    """x fp32 as two float16 parts, unscaled: for products of transitions, which are contractions."""
+    """1024 x as two float16 parts, for a product x of transitions: contractions, so that no element is beyond 1.
+
+    Scaled alike, and not row by row, since the rows are the inner dimension of one of the products they go into.
+    """
+    x = 1024.0 * x
     high = x.to(tl.float16)
     return high, (x - high.to(tl.float32)).to(tl.float16)
 
 
 @triton.jit
-def _parts_times(high, low, y, add):
-    """(high + low) y + add, as precise as the module says."""
+def _parts_times(high, low, y):
+    """x y for x in parts, as precise as the module says."""
     if y.dtype == tl.float16:
-        product = tl.dot(high, y, tl.dot(low, y, add))
+        product = tl.dot(high, y, tl.dot(low, y))
     else:
-        x = high.to(tl.float32) + low.to(tl.float32)
-        product = add + tl.dot(x, y.to(tl.float32), input_precision="tf32x3")
-    return product
+        product = tl.dot(high.to(tl.float32) + low.to(tl.float32), y.to(tl.float32), input_precision="tf32x3")
+    return product * (1 / 1024)
 
 
 @triton.jit
@@ -63,27 +66,35 @@ def _tile(base, distances, at, offsets, mask, WHOLE: tl.constexpr):
 
 
 @triton.jit
-def _kept(elided, at, head, mask):
-    """`mask`, or nothing of it where the transition of `head` is elided in map `at`."""
-    flags = tl.load(elided + at)
-    return mask & (tl.load(flags.to(tl.pointer_type(tl.uint8)) + head, mask=flags != 0, other=0) == 0)
+def _transition(base, distances, rows, at, head, k, k_in, K: tl.constexpr, BK: tl.constexpr, PACKED: tl.constexpr):
+    """The transition [BK, BK] of `head` in map `at`; zeros, without a read, where a packed one does not hold it."""
+    within = (k < K)[:, None] & (k_in < K)[None, :]
+    if PACKED:
+        address = tl.load(rows + at)
+        row = tl.load(address.to(tl.pointer_type(tl.int32)) + head, mask=address != 0, other=head)
+        offsets = tl.maximum(row, 0).to(tl.int64) * K * K + k[:, None] * K + k_in[None, :]
+        tile = _tile(base, distances, at, offsets, within & (row >= 0), False)
+    else:
+        tile = _tile(base, distances, at, head * K * K + k[:, None] * K + k_in[None, :], within, BK == K)
+    return tile
 
 
 @triton.jit
 def _chains(
-    t_base, u_base, transitions, updates, elided, bounds, initial, out, entries,
+    t_base, u_base, transitions, updates, rows, bounds, initial, out, entries,
     initial_r, initial_n, initial_k, initial_v,
     out_r, out_n, out_k, out_v,
     heads,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    ELIDED: tl.constexpr,
+    PACKED: tl.constexpr,
     CHAINS: tl.constexpr, ENTRIES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One or both chains of a head and tile of values of a request.
 
-    transitions, updates, elided: [m] int64, addresses of the tensors [N, K, K], [N, K, V] and [N] uint8 (0: none) of
-    every request's maps, one request after another. bounds: [R + 1] int64, where each request's begin. initial and out:
-    [R, N, K, V] of the strides given. entries: [m, N, K, V] fp32, the state before every map.
+    Of every request's maps, one request after another, [m] int64: transitions and updates, where the tensors [N, K, K]
+    and [N, K, V] lie, in elements from the bases; rows, the address of [N] int32, which of a packed transition's rows
+    is a head's and -1 if none is, or 0 where the transition is not packed. bounds: [R + 1] int64, where each request's
+    maps begin. initial and out: [R, N, K, V] of the strides given. entries: [m, N, K, V] fp32, the state before each.
     """
     tiles: tl.constexpr = (V + BV - 1) // BV
     head = (tl.program_id(0) // tiles).to(tl.int64)
@@ -95,10 +106,7 @@ def _chains(
     v = (tl.program_id(0) % tiles) * BV + tl.arange(0, BV)
     in_state = (v < V)[:, None] & (k < K)[None, :]
     in_update = (k < K)[:, None] & (v < V)[None, :]
-    in_transition = (k < K)[:, None] & (k_in < K)[None, :]
-    whole_t: tl.constexpr = BK == K and not ELIDED
     whole_u: tl.constexpr = BK == K and BV * tiles == V
-    of_transition = head * K * K + k[:, None] * K + k_in[None, :]
     of_update = head * K * V + k[:, None] * V + v[None, :]
     initial += request * initial_r + head * initial_n + v[:, None] * initial_v + k[None, :] * initial_k
     out += request * out_r + head * out_n + v[:, None] * out_v + k[None, :] * out_k
@@ -109,8 +117,7 @@ def _chains(
             at = first + tl.where(reverse == 1, count - 1 - step, step)
             if ENTRIES:
                 tl.store(entries + at * heads * K * V + of_update, tl.trans(state), mask=in_update)
-            t_mask = _kept(elided, at, head, in_transition) if ELIDED else in_transition
-            t = _tile(t_base, transitions, at, of_transition, t_mask, whole_t)
+            t = _transition(t_base, transitions, rows, at, head, k, k_in, K, BK, PACKED)
             u = _tile(u_base, updates, at, of_update, in_update, whole_u)
             state = _times(state, tl.trans(t)) + tl.trans(u).to(tl.float32)
         if CHAINS == 2:
@@ -122,12 +129,12 @@ def _chains(
 
 @triton.jit(do_not_specialize=["items", "most"])
 def _rotations(
-    t_base, u_base, transitions, updates, elided, bounds, initial, out, scratch,
+    t_base, u_base, transitions, updates, rows, bounds, initial, out, scratch,
     initial_r, initial_n, initial_k, initial_v,
     out_r, out_n, out_k, out_v,
     heads, items, most,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    ELIDED: tl.constexpr, STAGES: tl.constexpr,
+    PACKED: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The mean over all rotations, for every (request, head) that this program comes to.
 
@@ -138,8 +145,6 @@ def _rotations(
     k, k_in, v = tl.arange(0, BK), tl.arange(0, BK), tl.arange(0, BV)
     in_state = (v < V)[:, None] & (k < K)[None, :]
     in_update = (k < K)[:, None] & (v < V)[None, :]
-    in_transition = (k < K)[:, None] & (k_in < K)[None, :]
-    whole_t: tl.constexpr = BK == K and not ELIDED
     whole_u: tl.constexpr = BK == K and BV == V
     identity = tl.where(k[:, None] == k_in[None, :], 1.0, 0.0)
     scratch += tl.program_id(0).to(tl.int64) * most * K * V
@@ -149,7 +154,6 @@ def _rotations(
         head, request = (item % heads).to(tl.int64), (item // heads).to(tl.int64)
         first = tl.load(bounds + request)
         count = (tl.load(bounds + request + 1) - first).to(tl.int32)
-        of_transition = head * K * K + k[:, None] * K + k_in[None, :]
         start_at = initial + request * initial_r + head * initial_n
         start_at += k[None, :] * initial_k + v[:, None] * initial_v
         start = tl.load(start_at, mask=in_state, other=0.0).to(tl.float32)
@@ -157,17 +161,16 @@ def _rotations(
         start_high, start_low = tl.trans(start_high), tl.trans(start_low)
 
         # From the back: what the maps r .. n-1 make of the initial state.
-        high, low = identity.to(tl.float16), tl.zeros((BK, BK), tl.float16)
+        high, low = _parts(identity)
         update = tl.zeros((BK, BV), tl.float32)
         for step in tl.range(count, num_stages=STAGES):
             at = first + count - 1 - step
-            t_mask = _kept(elided, at, head, in_transition) if ELIDED else in_transition
-            t = _tile(t_base, transitions, at, of_transition, t_mask, whole_t)
+            t = _transition(t_base, transitions, rows, at, head, k, k_in, K, BK, PACKED)
             u = _tile(u_base, updates, at, head * K * V + of_update, in_update, whole_u)
-            update = _parts_times(high, low, u, update)
-            high, low = _parts(_parts_times(high, low, t, tl.zeros((BK, BK), tl.float32)))
+            update += _parts_times(high, low, u)
+            high, low = _parts(_parts_times(high, low, t))
             reached = tl.dot(high, start_high, tl.dot(low, start_high, tl.dot(high, start_low)))
-            reached = reached * start_scale[None, :] + update
+            reached = reached * (start_scale / 1024)[None, :] + update
             tl.store(scratch + (count - 1 - step) * K * V + of_update, reached, mask=in_update)
         # What all maps lead to is rotation 0; its place is taken by the initial state, what the last rotation needs.
         tl.debug_barrier()
@@ -178,22 +181,20 @@ def _rotations(
         total, state = tl.zeros((BV, BK), tl.float32), tl.zeros((BV, BK), tl.float32)
         for step in tl.range(count, num_stages=STAGES):
             at = first + step
-            t_mask = _kept(elided, at, head, in_transition) if ELIDED else in_transition
-            t = _tile(t_base, transitions, at, of_transition, t_mask, whole_t)
+            t = _transition(t_base, transitions, rows, at, head, k, k_in, K, BK, PACKED)
             u = _tile(u_base, updates, at, head * K * V + of_update, in_update, whole_u)
             state = _times(state, tl.trans(t)) + tl.trans(u).to(tl.float32)
             total += state
-        high, low = identity.to(tl.float16), tl.zeros((BK, BK), tl.float16)
+        high, low = _parts(identity)
         for step in tl.range(count, num_stages=STAGES):
             at = first + step
-            t_mask = _kept(elided, at, head, in_transition) if ELIDED else in_transition
-            t = _tile(t_base, transitions, at, of_transition, t_mask, whole_t)
-            high, low = _parts(_parts_times(high, low, tl.trans(t), tl.zeros((BK, BK), tl.float32)))
+            t = _transition(t_base, transitions, rows, at, head, k, k_in, K, BK, PACKED)
+            high, low = _parts(_parts_times(high, low, tl.trans(t)))
             after = tl.where(step + 1 == count, 0, step + 1)
             reached = tl.load(scratch + after * K * V + of_update_t, mask=in_state, other=0.0)
             reached_high, reached_low, scale = halves(reached)
             product = tl.dot(reached_low, high, tl.dot(reached_high, low))
-            total += tl.dot(reached_high, high, product) * scale[:, None]
+            total += tl.dot(reached_high, high, product) * (scale / 1024)[:, None]
         total = tl.where(count == 0, start, total / tl.maximum(count, 1))
         out_at = out + request * out_r + head * out_n + v[:, None] * out_v + k[None, :] * out_k
         tl.store(out_at, total, mask=in_state)
@@ -208,15 +209,15 @@ class ChainConfig(NamedTuple):
     ahead: int
 
 
-SHARED_MEMORY = 200_000
-"""Bytes that a program may fill: a Hopper processor has 227 KiB."""
-
-
 def chain_config(key_dim: int, value_dim: int, itemsize: int) -> ChainConfig:
-    """For heads of `[key_dim, value_dim]`, powers of two, with elements of `itemsize` bytes in storage."""
-    values = min(128, value_dim)
+    """For heads of `[key_dim, value_dim]`, powers of two, with elements of `itemsize` bytes in storage.
+
+    As many maps ahead as the shared memory of a Hopper processor holds; three tf32 products need some of it themselves.
+    """
+    values = min(128 if itemsize == 2 else 64, value_dim)
     transition, update = key_dim * key_dim * itemsize, key_dim * values * itemsize
-    ahead = next((n for n in (2, 1) if (n + 1) * transition + n * update <= SHARED_MEMORY), 0)
+    room = 200_000 - (transition if itemsize == 4 else 0)
+    ahead = next((n for n in (2, 1) if (n + 1) * transition + n * update <= room), 0)
     return ChainConfig(values, 8 if values > 64 else 4, ahead)
 
 
@@ -226,11 +227,11 @@ def compose_states(
     initial: torch.Tensor,
     order: str,
     requests: Sequence[Sequence[int]],
-    elided: Sequence[torch.Tensor | None],
+    rows: Sequence[torch.Tensor | None],
     out: torch.Tensor,
 ) -> None:
     """See `linearkv.kernels.compose.compose_states`; `initial` and `out` are `[R, ..., K, V]`, `out` float32."""
-    table = _Table(transitions, updates, elided, requests, initial.device)
+    table = _Table(transitions, updates, rows, requests, initial.device)
     if order == "cyclic" and table.most > 1:
         _launch_rotations(table, initial, out)
     else:
@@ -255,26 +256,26 @@ class _Table:
         self,
         transitions: Sequence[torch.Tensor],
         updates: Sequence[torch.Tensor],
-        elided: Sequence[torch.Tensor | None],
+        rows: Sequence[torch.Tensor | None],
         requests: Sequence[Sequence[int]],
         device: torch.device,
     ) -> None:
         transitions, updates = _alike(transitions), _alike(updates)
-        flags = [None if mask is None else mask.to(torch.uint8).contiguous() for mask in elided]
-        self._alive = (transitions, updates, flags)  # what the addresses point to must outlive the launch
+        rows = [None if row is None else row.contiguous() for row in rows]
+        self._alive = (transitions, updates, rows)  # what the addresses point to must outlive the launch
         order = [index for request in requests for index in request]
         padding = [0] * (len(order) % 2)  # keeps the parts of the table on 16 bytes: one compiled kernel for any length
         bounds = [0]
         for request in requests:
             bounds.append(bounds[-1] + len(request))
         self.most = max((len(request) for request in requests), default=0)
-        self.elided = any(flags[index] is not None for index in order)
+        self.packed = any(rows[index] is not None for index in order)
         self.bases = [(tensors or [torch.empty(1, device=device)])[0] for tensors in (transitions, updates)]
         self.itemsize = max(base.itemsize for base in self.bases)
         numbers = []
         for tensors, base in zip((transitions, updates), self.bases, strict=True):
             numbers += [(tensors[index].data_ptr() - base.data_ptr()) // base.itemsize for index in order] + padding
-        numbers += [0 if (mask := flags[index]) is None else mask.data_ptr() for index in order] + padding
+        numbers += [0 if (row := rows[index]) is None else row.data_ptr() for index in order] + padding
         table = torch.tensor(numbers + bounds, dtype=torch.int64)
         if device.type == "cuda":
             table = table.pin_memory().to(device, non_blocking=True)
@@ -355,7 +356,7 @@ def _common(table: _Table, key_dim: int, value_dim: int) -> dict[str, Any]:
     return {
         "K": key_dim,
         "V": value_dim,
-        "ELIDED": table.elided,
+        "PACKED": table.packed,
     }
 
 

@@ -33,17 +33,20 @@ def compose_states(
     initial: torch.Tensor,
     order: str,
     requests: Sequence[Sequence[int]],
-    elided: Sequence[torch.Tensor | None],
+    rows: Sequence[torch.Tensor | None],
     out: torch.Tensor,
 ) -> None:
     """See `linearkv.kernels.compose.compose_states`; `initial` and `out` are `[R, ..., K, V]`."""
-    kept = [
-        transition if mask is None else transition.masked_fill(mask[..., None, None], 0)
-        for transition, mask in zip(transitions, elided, strict=True)
-    ]
+    dense = [t if row is None else unpacked(t, row) for t, row in zip(transitions, rows, strict=True)]
     dtype = accumulation_dtype(initial, *transitions, *updates)
     for request, start, into in zip(requests, initial.to(dtype), out, strict=True):
-        into.copy_(_compose([kept[index] for index in request], [updates[index] for index in request], start, order))
+        into.copy_(_compose([dense[index] for index in request], [updates[index] for index in request], start, order))
+
+
+def unpacked(transition: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """`[n, K, K]` of the heads that are kept -> `[..., K, K]`, zero for the others; `rows` is `[...]`, -1 for those."""
+    zero = transition.new_zeros(1, *transition.shape[1:])
+    return torch.cat([transition, zero])[rows]
 
 
 def entry_states(

@@ -223,32 +223,34 @@ def random_maps(count, lead, key_dim, value_dim, dtype, seed, decays):
     order=st.sampled_from(ORDERS),
     dtype=st.sampled_from((torch.float32, torch.float16, torch.bfloat16)),
     decays=st.sampled_from([(1.0,), (1.0, 0.5, 1e-3), (1e-6, 0.0)]),
-    elide=st.booleans(),
+    pack=st.booleans(),
     transposed=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_triton_composes_a_ragged_batch_as_the_reference_does(
-    counts, pool, lead, dims, order, dtype, decays, elide, transposed, seed, assert_close
+    counts, pool, lead, dims, order, dtype, decays, pack, transposed, seed, assert_close
 ):
-    """Requests of any length share maps; heads may be elided; the result may be laid out [.., V, K] or [.., K, V]."""
+    """Requests of any length share maps; transitions may be packed; the result may be laid out [.., V, K] or [.., K, V]."""
     (transitions, updates), random = random_maps(pool, lead, *dims, dtype, seed, decays)
     picks = torch.Generator().manual_seed(seed)
     requests = [torch.randint(pool, (count,), generator=picks).tolist() for count in counts]
-    elided = None
-    if elide:
-        elided = [None] + [(torch.rand(lead, generator=picks) < 0.5).to(DEVICE) for _ in range(pool - 1)]
-        for transition, mask in zip(transitions[1:], elided[1:], strict=True):
-            transition[mask] = float("nan")  # what is elided is never read
+    dense, rows = transitions, None
+    if pack:  # all but the first
+        kept = [torch.ones(lead, dtype=torch.bool), *(torch.rand(lead, generator=picks) < 0.5 for _ in range(pool - 1))]
+        places = [(one.flatten().cumsum(0) - 1).where(one.flatten(), -1).view(lead) for one in kept]
+        rows = [None, *(place.int().to(DEVICE) for place in places[1:])]
+        dense = [t * one[..., None, None].to(DEVICE) for t, one in zip(transitions, kept, strict=True)]
+        packed = [t[one.to(DEVICE)] for t, one in zip(transitions, kept, strict=True)]
+        transitions = [transitions[0], *packed[1:]]
     initial = 1e3 * random(len(counts), *lead, *dims).to(DEVICE)
     expected = compose_states(
-        [t.double() for t in transitions], [u.double() for u in updates], initial.double(), order,
-        requests=requests, elided=elided,
+        [t.double() for t in dense], [u.double() for u in updates], initial.double(), order, requests=requests,
     )  # fmt: skip
     shape = (len(counts), *lead, *(dims[::-1] if transposed else dims))
     out = torch.full(shape, float("nan"), device=DEVICE)
     out = out.transpose(-1, -2) if transposed else out
     with use_backend("triton"):
-        result = compose_states(transitions, updates, initial, order, requests=requests, elided=elided, out=out)
+        result = compose_states(transitions, updates, initial, order, requests=requests, rows=rows, out=out)
     assert result is out
     assert_close("states", expected, out, 2e-6)
 
@@ -308,11 +310,11 @@ def test_unknown_order_is_refused_by_name():
     ("change", "message"),
     [
         ({"updates": 2}, "3 transitions but 2 updates"),
-        ({"elided": [None]}, "3 transitions but 1 masks"),
+        ({"rows": [None]}, "3 transitions but rows of 1"),
         ({"requests": [[0], [1]]}, "2 requests but 1 initial states"),
         ({"requests": [[0, 3]], "batch": True}, r"request \[0, 3\] names maps that are not among the 3"),
         ({"initial": torch.zeros(1, 3, 4, 4)}, r"map 0 has transition \(1, 3, 16, 16\)"),
-        ({"elided": [None, None, torch.zeros(2, dtype=torch.bool)]}, r"map 2 has a mask of elided heads \(2,\)"),
+        ({"rows": [None, None, torch.zeros(1, 3)]}, r"map 2 has transition|map 2 has rows torch.float32"),
         ({"out": torch.zeros(3)}, r"out has shape \(3,\)"),
     ],
 )

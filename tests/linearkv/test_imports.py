@@ -104,7 +104,7 @@ ALLOWED = {
     "kernels": ("linearkv.kernels", "linearkv.errors"),
     "retrieval": ("linearkv.retrieval", "linearkv.errors"),
     "errors": (),
-    "states": (),
+    "states": ("linearkv.kernels",),
     "composition": ("linearkv.kernels", "linearkv.states", "linearkv.errors"),
 }
 FORBIDDEN = {
@@ -191,15 +191,35 @@ def test_the_evaluation_uses_only_what_users_can_use():
 GPU_PACKAGES = ("triton", "fla", "causal_conv1d", "vllm", "lmcache", "flashinfer")
 
 
+def is_triton_module(module):
+    """A Triton version of an operation, or what they share: imported when it is first run."""
+    return module == "linearkv.kernels.halves" or (
+        module.startswith("linearkv.kernels.") and module.endswith(".kernel")
+    )
+
+
 def test_nothing_imports_packages_for_gpus_or_servers_when_it_is_imported():
     """They are optional, slow, and fail at import on machines without a device: only a function that needs one may."""
     wrong = [
         str(found)
-        for _, all_found in ALL.values()
+        for module, (_, all_found) in ALL.items()
         for found in all_found
-        if found.at_import_time and found.module.split(".")[0] in GPU_PACKAGES
+        if found.at_import_time
+        and found.module.split(".")[0] in GPU_PACKAGES
+        and not (is_triton_module(module) and found.module.split(".")[0] == "triton")
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_imports_a_triton_version_when_it_is_imported():
+    wrong = [
+        str(found)
+        for module, (_, all_found) in ALL.items()
+        for found in all_found
+        if found.at_import_time and is_triton_module(target(found)) and not is_triton_module(module)
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert sum(is_triton_module(module) for module in ALL) == 4
 
 
 def test_the_rules_see_every_package():
