@@ -13,6 +13,7 @@ from linearkv.answers import Answer, CacheUse, Source, Timings
 from linearkv.composition import compose
 from linearkv.errors import LinearKVError
 from linearkv.models import GDNModel, Sampling
+from linearkv.planner import Choice
 from linearkv.prompt import PromptFormat
 from linearkv.retrieval import Hit
 from linearkv.state_cache import ChunkTokens, Restored, StateCache
@@ -27,6 +28,7 @@ class Plan:
     pivot: int
     order: str
     mode: str
+    restore: str = "auto"
 
     @property
     def in_prompt_order(self) -> list[Hit]:
@@ -65,6 +67,7 @@ class AnswerStream(Iterator[str]):
         self._max_new_tokens = max_new_tokens
         self._sampling = sampling
         self._answer: Answer | None = None
+        self._mode = plan.mode
         self._chunks = [ChunkTokens.of(hit, prompt) for hit in plan.in_prompt_order]
         self._check_length()
         self._pieces = self._run()
@@ -86,19 +89,26 @@ class AnswerStream(Iterator[str]):
             return
         started = time.perf_counter()
         chunks = self._chunks
+        planner = self._states.planner
         composed = chunks[: len(chunks) - plan.pivot] if plan.mode == "composed" else []
+        choice = self._choose(composed)
+        if choice.full:
+            composed, self._mode = [], "full"
         tail = [*chain.from_iterable(c.token_ids for c in chunks[len(composed) :]), *self._question_ids]
-        if plan.mode == "full":
+        if self._mode == "full":
             restored_at = started
             context = self._model.empty_context()
             tail = [*prompt.prefix_ids, *tail]
-            cache = CacheUse(len(chunks), 0, 0, len(tail), 0, {"full": len(chunks)})
+            cache = CacheUse(len(chunks), 0, 0, len(tail), 0, {"full": len(chunks)}, plan=choice.why)
+            composed_at = time.perf_counter()
         else:
-            restored = self._states.restore(composed)
+            restored = self._states.restore(composed, choice.recompute)
             restored_at = time.perf_counter()
             context = compose(self._prefix, restored.states, plan.order)
-            cache = _cache_use(context, composed, restored, plan.pivot, len(tail))
-        composed_at = time.perf_counter()
+            self._model.synchronize()
+            composed_at = time.perf_counter()
+            planner.compose.saw(len(composed), composed_at - restored_at)
+            cache = _cache_use(context, composed, restored, plan.pivot, len(tail), choice.why)
 
         ids: list[int] = []
         sent = 0
@@ -115,6 +125,8 @@ class AnswerStream(Iterator[str]):
                 decode_s += time.perf_counter() - asked_at
             else:
                 first_at = time.perf_counter()
+                if self._mode == "full":
+                    planner.prefill.saw(len(tail), first_at - composed_at)
             if token is None:
                 break
             ids.append(token)
@@ -144,10 +156,19 @@ class AnswerStream(Iterator[str]):
                 ttft_s=self._retrieve_s + restore_s + compose_s + prefill_s,
                 decode_s=decode_s,
             ),
-            mode=self._plan.name,
+            mode="full" if self._mode == "full" else self._plan.name,
             finish=finish,
             tokens=len(ids),
         )
+
+    def _choose(self, composed: list[ChunkTokens]) -> Choice:
+        """What to restore, what to prefill again, and whether to compose at all, as `Plan.restore` says."""
+        if not composed or self._plan.restore == "always":
+            return Choice(frozenset(), False, "")
+        if self._plan.restore == "never":
+            return Choice(frozenset(range(len(composed))), False, "restore is never: every chunk was prefilled")
+        behind = len(self._question_ids) + sum(len(c.token_ids) for c in self._chunks[len(composed) :])
+        return self._states.choose(composed, len(self._prompt.prefix_ids), behind)
 
     def _check_length(self) -> None:
         """Refuses a prompt that does not fit the model, before anything is computed."""
@@ -166,22 +187,24 @@ class AnswerStream(Iterator[str]):
             )
 
 
-def _cache_use(context: Context, stored: list[ChunkTokens], restored: Restored, pivot: int, tail: int) -> CacheUse:
+def _cache_use(
+    context: Context, stored: list[ChunkTokens], restored: Restored, pivot: int, tail: int, why: str
+) -> CacheUse:
     tiers = {tier: restored.tiers.count(tier) for tier in dict.fromkeys(restored.tiers)}
     if pivot:
         tiers["pivot"] = pivot
-    recomputed = sum(
-        len(chunk.token_ids) for chunk, tier in zip(stored, restored.tiers, strict=True) if tier == "prefilled"
-    )
+    computed = [tier in ("prefilled", "recomputed") for tier in restored.tiers]
+    recomputed = sum(len(chunk.token_ids) for chunk, here in zip(stored, computed, strict=True) if here)
     return CacheUse(
         chunks=len(stored) + pivot,
-        hits=len(stored) - tiers.get("prefilled", 0),
+        hits=len(stored) - sum(computed),
         reused_tokens=context.length - recomputed,
         computed_tokens=recomputed + tail,
         bytes_loaded=restored.bytes_loaded,
         tiers=tiers,
         damaged=restored.damaged,
         not_stored=restored.not_stored,
+        plan=why,
     )
 
 

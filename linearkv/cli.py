@@ -154,6 +154,10 @@ def query(
     mode: Annotated[
         Literal["composed", "full"], typer.Option("--mode", help="Compose states, or prefill everything.")
     ] = "composed",
+    restore: Annotated[
+        Literal["auto", "always", "never"],
+        typer.Option("--restore", help="Stored states: restored unless prefilling is sooner, always or never."),
+    ] = "auto",
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer.")] = 64,
     where: Annotated[
         list[str] | None,
@@ -176,6 +180,7 @@ def query(
                 order=order,
                 pivot=pivot,
                 mode=mode,
+                restore=restore,
                 where=conditions,
                 max_new_tokens=max_new_tokens,
             )
@@ -340,7 +345,9 @@ def bench(
         ),
     ] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rounds, after one that does not count.")] = 7,
-    storage: Annotated[Literal["fp16", "fp32", "compact"], typer.Option("--storage", help="Precision of states.")] = "fp16",
+    storage: Annotated[
+        Literal["fp16", "fp32", "compact"], typer.Option("--storage", help="Precision of states.")
+    ] = "fp16",
     seed: Annotated[int, typer.Option("--seed", help="Of the random tokens.")] = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",

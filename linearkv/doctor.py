@@ -301,8 +301,8 @@ def _bytes_per_chunk(model: Any, settings: Any) -> str:
     per_token = 2 * attention_layers * kv_heads * head_dim * empty.key.dtype.itemsize + 8
     total = maps + tails + settings.chunk_tokens * per_token
     return (
-        f"{'at most ' if settings.storage == 'compact' else ''}{size(total)} for a chunk of {settings.chunk_tokens} tokens "
-        f"in {settings.storage}: {size(maps + tails)} "
+        f"{'at most ' if settings.storage == 'compact' else ''}{size(total)} for a chunk of {settings.chunk_tokens} "
+        f"tokens in {settings.storage}: {size(maps + tails)} "
         f"whatever its length and {size(per_token)} a token; the memory budget of {size(settings.memory_budget)} holds "
         f"{settings.memory_budget // total:,}"
     )

@@ -6,12 +6,14 @@
 import json
 import logging
 import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from blake3 import blake3
 
 from linearkv.answering import AnswerStream, Plan
@@ -20,8 +22,9 @@ from linearkv.cache import open_pages
 from linearkv.canary import check_canary
 from linearkv.composition import ORDERS, compose
 from linearkv.errors import LinearKVError, StoreMismatchError, StoreReadOnlyError
-from linearkv.identity import tokenizer_digest
+from linearkv.identity import ModelIdentity, tokenizer_digest
 from linearkv.models import GDNModel, Sampling, identify, load_model
+from linearkv.planner import Planner
 from linearkv.prompt import PromptFormat
 from linearkv.retrieval import Embedder, Hit, Retriever, StoredChunk
 from linearkv.retrieval.decoding import clean
@@ -43,6 +46,8 @@ Progress = Callable[[str, int, int | None], None]
 DEFAULT_ORDER = "bidirectional"
 CONDITIONING = ("prefix", "primer", "none")
 MODES = ("composed", "full")
+RESTORE = ("auto", "always", "never")
+SPEEDS = "speeds.json"
 
 
 class Engine:
@@ -178,6 +183,7 @@ class Engine:
                 behind_ids=behind_ids,
                 policy=settings.storage,
                 batch_tokens=settings.batch_tokens,
+                planner=Planner.read(opened.folder / SPEEDS, _machine(identity, model), keep=not read_only),
             )
             opening.pop_all()
         return cls(model, prompt, retriever, states, settings, store, tenant, prefix, owner, refusal)
@@ -190,6 +196,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends background work and closes the store. What was acknowledged is on disk already."""
+        self.states.planner.keep()
         self._retriever.close()
         self.states.pages.close()
 
@@ -268,6 +275,7 @@ class Engine:
         order: str = "auto",
         pivot: int | None = None,
         mode: str = "composed",
+        restore: str = "auto",
         where: dict[str, Any] | None = None,
         max_new_tokens: int = 64,
         sampling: Sampling | str | None = None,
@@ -282,18 +290,22 @@ class Engine:
             pivot: the best `pivot` chunks are put last and prefilled for real from the composed state; None is 0, or
                 with `order="auto"` what `calibrate` chose.
             mode: `composed`, or `full`: the same prompt, prefilled for real from its first token.
+            restore: `auto` restores a stored state unless prefilling its chunk again, or the whole prompt, is sooner on
+                this machine (`answer.cache.plan` says so); `always` and `never` force it.
             where: only documents with this metadata, see `Retriever.search`.
             max_new_tokens: longest answer.
             sampling: greedy by default; a `Sampling`, or `"checkpoint"` for the checkpoint's generation config.
 
         Raises:
             LinearKVError: nothing is indexed, an empty question, or a prompt longer than the model's positions.
-            ValueError: an unknown order or mode, k < 1, pivot < 0, max_new_tokens < 1.
+            ValueError: an unknown order, mode or restore, k < 1, pivot < 0, max_new_tokens < 1.
         """
         if order != "auto" and order not in ORDERS:
             raise ValueError(f"unknown order {order!r}: expected auto, {', '.join(ORDERS)}")
         if mode not in MODES:
             raise ValueError(f"unknown mode {mode!r}: expected one of {', '.join(MODES)}")
+        if restore not in RESTORE:
+            raise ValueError(f"unknown restore {restore!r}: expected one of {', '.join(RESTORE)}")
         if pivot is not None and pivot < 0:
             raise ValueError(f"pivot is {pivot}; it counts chunks")
         if max_new_tokens < 1:
@@ -320,7 +332,7 @@ class Engine:
             self.prompt,
             self.states,
             self.prefix,
-            Plan(found, min(pivot, len(found)), order, mode),
+            Plan(found, min(pivot, len(found)), order, mode, restore),
             question_ids,
             retrieve_s,
             max_new_tokens,
@@ -486,6 +498,12 @@ def _not_writable(store: Path, tenant: str) -> Path | None:
         if os.access(path, os.F_OK) and not os.access(path, os.W_OK if path in files else os.W_OK | os.X_OK):
             return path
     return None
+
+
+def _machine(identity: ModelIdentity, model: GDNModel) -> str:
+    """What measured speeds are of: this model on this machine's device."""
+    device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else platform.processor()
+    return f"{platform.node()}, {device}, model {identity.digest()}"
 
 
 def _conditioned(

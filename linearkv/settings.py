@@ -36,7 +36,9 @@ class Settings(BaseSettings):
 
     system_prompt: str = Field(default=DEFAULT_SYSTEM, description="The system prompt every chunk stands behind.")
     chunk_tokens: int = Field(default=512, ge=32, description="Target size of a chunk in model tokens.")
-    storage: Literal["fp32", "fp16", "compact"] = Field(default="fp16", description="Precision of stored transitions and updates.")
+    storage: Literal["fp32", "fp16", "compact"] = Field(
+        default="fp16", description="Precision of stored transitions and updates."
+    )
     memory_budget: int = Field(
         default=min(2 * GIB, usable_memory() // 4),
         ge=0,

@@ -1,7 +1,8 @@
 """Chunk states by identity: look them up, prefill what is missing, keep it for next time."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from linearkv import retrieval
 from linearkv.cache import NO_TAG, Hit, NotStored, Page, PageStore, Stored, encode
 from linearkv.identity import ModelIdentity, chunk_key
 from linearkv.models import GDNModel
+from linearkv.planner import IN_MEMORY, Choice, Located, Planner
 from linearkv.prompt import PromptFormat
 from linearkv.states import ChunkState, Context
 from linearkv.storage import pack, unpack
@@ -41,7 +43,7 @@ class Restored:
 
     states: list[ChunkState]
     tiers: list[str]
-    """Per chunk: `memory`, `disk` or `prefilled`."""
+    """Per chunk: `memory`, `disk`, `prefilled` (missing), or `recomputed` (stored, and sooner computed than read)."""
     bytes_loaded: int = 0
     damaged: list[str] = field(default_factory=list)
     not_stored: list[str] = field(default_factory=list)
@@ -68,6 +70,7 @@ class StateCache:
         behind: what chunks are prefilled behind; `model.empty_context()` for states that serve any prompt.
         behind_ids: token ids of it, part of the identity.
         policy: storage policy, see `linearkv.storage`.
+        planner: is told what loading and prefilling took.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class StateCache:
         behind_ids: Sequence[int],
         policy: str,
         batch_tokens: int,
+        planner: Planner | None = None,
     ) -> None:
         self.pages = pages
         self._model = model
@@ -91,6 +95,7 @@ class StateCache:
         self._behind_ids = list(behind_ids) or None
         self._policy = policy
         self._batch_tokens = batch_tokens
+        self.planner = planner or Planner()
         self._warned = False
 
     def key(self, token_ids: Sequence[int]) -> str:
@@ -107,34 +112,63 @@ class StateCache:
         """What a page says of the text it belongs to: tells nothing to who does not have the secret."""
         return blake3(content_hash.encode(), key=self._tag_key).hexdigest()
 
-    def restore(self, chunks: Sequence[ChunkTokens]) -> Restored:
-        """States of `chunks`, from the fastest tier that has them; what is missing is prefilled and stored."""
+    def choose(self, chunks: Sequence[ChunkTokens], before: int, after: int) -> Choice:
+        """What is soonest for a prompt of `chunks`, see `Planner.choose`. Reads no state."""
         keys = [self.key(chunk.token_ids) for chunk in chunks]
-        found = self.pages.get(list(dict.fromkeys(keys)))
+        held = self.pages.locate(keys)
+        located = [
+            Located(len(chunk.token_ids), *held.get(key, (None, 0))) for key, chunk in zip(keys, chunks, strict=True)
+        ]
+        return self.planner.choose(located, before, after)
+
+    def restore(self, chunks: Sequence[ChunkTokens], recompute: Collection[int] = ()) -> Restored:
+        """States of `chunks` on the model's device, from the fastest tier that has them.
+
+        What is missing is prefilled and stored. Chunks at the places `recompute` are prefilled and their stored states
+        left alone.
+        """
+        keys = [self.key(chunk.token_ids) for chunk in chunks]
+        again = {keys[place] for place in recompute}
+        started = time.perf_counter()
+        found = self.pages.get([key for key in dict.fromkeys(keys) if key not in again])
+        loaded = sum(result.bytes_loaded for result in found.values() if isinstance(result, Hit))
+        self.planner.saw_load("disk", loaded, time.perf_counter() - started)
         restored = Restored(states=[], tiers=[])
         missing: dict[str, ChunkTokens] = {}
         for key, chunk in zip(keys, chunks, strict=True):
-            result = found[key]
-            if isinstance(result, Hit):
+            result = found.get(key)
+            if isinstance(result, Hit) or key in again:
                 continue
-            if result.damaged and key not in missing:
+            if result is not None and result.damaged and key not in missing:
                 restored.damaged.append(f"{key[:12]}: {result.reason}")
             missing[key] = chunk
         filled_before = bool(missing) and any(tier.pages for tier in self.pages.stat())
         computed, outcomes = self._prefill(missing)
         _collect(outcomes, restored.not_stored)
+        made, _ = self._prefill(
+            {key: chunk for key, chunk in zip(keys, chunks, strict=True) if key in again}, keep=False
+        )
+        computed |= made
         for key in keys:
-            result = found[key]
+            result = found.get(key)
             if isinstance(result, Hit):
-                restored.states.append(unpack(result.page.tensors))
+                restored.states.append(self._unpacked(result.page))
                 restored.tiers.append(result.tier)
                 restored.bytes_loaded += result.bytes_loaded
             else:
-                restored.states.append(unpack(computed[key].tensors))
-                restored.tiers.append("prefilled")
+                restored.states.append(self._unpacked(computed[key]))
+                restored.tiers.append("recomputed" if key in again else "prefilled")
         if filled_before:
             self._say_if_nothing_fits(restored)
         return restored
+
+    def _unpacked(self, page: Page) -> ChunkState:
+        """The state of a page on the model's device."""
+        started = time.perf_counter()
+        state = unpack(page.tensors).to(self._model.device)
+        self._model.synchronize()
+        self.planner.saw_load(IN_MEMORY, page.nbytes, time.perf_counter() - started)
+        return state
 
     def fill(
         self, chunks: Iterable[ChunkTokens], on_progress: Callable[[int], None] | None = None, group: int = 64
@@ -197,14 +231,18 @@ class StateCache:
         )
 
     def _prefill(
-        self, missing: dict[str, ChunkTokens], *, bulk: bool = False
+        self, missing: dict[str, ChunkTokens], *, bulk: bool = False, keep: bool = True
     ) -> tuple[dict[str, Page], dict[str, Stored | NotStored]]:
-        """Computes the states of `missing` and stores their pages; returns these, and what became of them, by key."""
+        """Computes the states of `missing` and, to `keep` them, stores their pages; returns these, and what became of
+        them, by key."""
         if not missing:
             return {}, {}
+        started = time.perf_counter()
         states = self._model.prefill_chunks(
             self.behind, [chunk.token_ids for chunk in missing.values()], batch_tokens=self._batch_tokens
         )
+        self._model.synchronize()
+        self.planner.prefill.saw(sum(state.length for state in states), time.perf_counter() - started)
         pages = [
             encode(
                 key,
@@ -214,7 +252,7 @@ class StateCache:
             )
             for (key, chunk), state in zip(missing.items(), states, strict=True)
         ]
-        return {page.key: page for page in pages}, self.pages.put(pages, bulk=bulk)
+        return {page.key: page for page in pages}, self.pages.put(pages, bulk=bulk) if keep else {}
 
     def _parts(self, chunks: dict[str, ChunkTokens]) -> Iterator[dict[str, ChunkTokens]]:
         """Splits `chunks` so that no part holds many more tokens than a batch, nor states of more than

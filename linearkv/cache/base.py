@@ -132,6 +132,10 @@ class PageStore(Protocol):
         """Those of `keys` that are in the store's lasting tier, without reading them: a get may find one damaged."""
         ...
 
+    def locate(self, keys: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """Of those of `keys` that are present, the fastest tier that has the page, and its bytes. Reads no page."""
+        ...
+
     def keys(self) -> list[str]:
         """All keys present, in no particular order."""
         ...

@@ -73,6 +73,11 @@ class MemoryStore:
         with self._lock:
             return {key for key in keys if key in self._pages}
 
+    def locate(self, keys: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """Tier and bytes of those of `keys` that are present."""
+        with self._lock:
+            return {key: ("memory", page.nbytes) for key in keys if (page := self._pages.get(key)) is not None}
+
     def keys(self) -> list[str]:
         """All keys present, least recently used first."""
         with self._lock:

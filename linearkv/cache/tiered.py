@@ -71,6 +71,12 @@ class TieredStore:
         """Those of `keys` that have a file: what is in memory alone would not outlive the process."""
         return self._files.contains(keys)
 
+    def locate(self, keys: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """Tier and bytes of those of `keys` that are present: memory before disk."""
+        keys = list(keys)
+        held = self._memory.locate(keys)
+        return held | self._files.locate([key for key in keys if key not in held])
+
     def keys(self) -> list[str]:
         """Keys in either tier."""
         return list({*self._memory.keys(), *self._files.keys()})

@@ -75,6 +75,11 @@ class GDNModel:
         gdn = self.gdn_layers[0]
         return len(self.gdn_layers) * gdn.num_v_heads * gdn.head_k_dim * (gdn.head_k_dim + gdn.head_v_dim) * 4
 
+    def synchronize(self) -> None:
+        """Waits until the device has done what it was given; for who measures time."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def empty_prefix(self) -> PrefixState:
         """The prefix of no tokens: zero state, nothing to attend to."""
         gdn, attention = self.gdn_layers[0], self.attention_layers[0]

@@ -23,7 +23,7 @@ HOPPER = GPUTarget("cuda", 90, 32)
 STRIDE = re.compile(r".*_[a-z]$")
 TABLES = {"transitions": "*i64", "updates": "*i64", "rows": "*i64", "bounds": "*i64"}
 STATES = {"initial": "*fp32", "out": "*fp32", "entries": "*fp32", "scratch": "*fp32"}
-SOLVED = {name: "*fp32" for name in ("w_scale", "y", "to_end", "total", "transition", "update", "g", "beta")}
+SOLVED = dict.fromkeys(("w_scale", "y", "to_end", "total", "transition", "update", "g", "beta"), "*fp32")
 SOLVED |= {"w_high": "*fp16", "w_low": "*fp16", "lengths": "*i64"}
 
 
@@ -69,7 +69,7 @@ def kernels():
             shape = {"K": dim, "V": dim, "BK": dim, "BLOCK": delta.BLOCK, "HALF": dtype != "fp32"}
             yield f"solve {dim} {dtype}", delta._solve, shape | {"BV": dim, "g_h": 1, "beta_h": 1}, types, 4
             yield f"walk {dim} {dtype}", delta._walk, shape | {"BN": dim, "STAGES": 2}, types, 8 if dim > 64 else 4
-    types = {name: "*bf16" for name in ("key_base", "value_base", "cos", "sin", "out_key", "out_value")}
+    types = dict.fromkeys(("key_base", "value_base", "cos", "sin", "out_key", "out_value"), "*bf16")
     shape = {"D": 256, "R": 64, "WIDE": 256, "TOKENS": relocate.TOKENS, "SLOTS": True}
     yield "relocate 256 bf16", relocate._relocate, shape, types | {"parts": "*i64", "slots": "*i64"}, 4
 

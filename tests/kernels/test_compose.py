@@ -230,7 +230,7 @@ def random_maps(count, lead, key_dim, value_dim, dtype, seed, decays):
 def test_triton_composes_a_ragged_batch_as_the_reference_does(
     counts, pool, lead, dims, order, dtype, decays, pack, transposed, seed, assert_close
 ):
-    """Requests of any length share maps; transitions may be packed; the result may be laid out [.., V, K] or [.., K, V]."""
+    """Requests share maps; transitions may be packed; the result may lie as [.., V, K] or as [.., K, V]."""
     (transitions, updates), random = random_maps(pool, lead, *dims, dtype, seed, decays)
     picks = torch.Generator().manual_seed(seed)
     requests = [torch.randint(pool, (count,), generator=picks).tolist() for count in counts]
