@@ -155,9 +155,9 @@ def query(
         Literal["composed", "full"], typer.Option("--mode", help="Compose states, or prefill everything.")
     ] = "composed",
     restore: Annotated[
-        Literal["auto", "always", "never"],
+        Literal["auto", "always", "never"] | None,
         typer.Option("--restore", help="Stored states: restored unless prefilling is sooner, always or never."),
-    ] = "auto",
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer.")] = 64,
     where: Annotated[
         list[str] | None,

@@ -275,7 +275,7 @@ class Engine:
         order: str = "auto",
         pivot: int | None = None,
         mode: str = "composed",
-        restore: str = "auto",
+        restore: str | None = None,
         where: dict[str, Any] | None = None,
         max_new_tokens: int = 64,
         sampling: Sampling | str | None = None,
@@ -291,7 +291,7 @@ class Engine:
                 with `order="auto"` what `calibrate` chose.
             mode: `composed`, or `full`: the same prompt, prefilled for real from its first token.
             restore: `auto` restores a stored state unless prefilling its chunk again, or the whole prompt, is sooner on
-                this machine (`answer.cache.plan` says so); `always` and `never` force it.
+                this machine (`answer.cache.plan` says so); `always` and `never` force it. None is the setting's.
             where: only documents with this metadata, see `Retriever.search`.
             max_new_tokens: longest answer.
             sampling: greedy by default; a `Sampling`, or `"checkpoint"` for the checkpoint's generation config.
@@ -304,6 +304,7 @@ class Engine:
             raise ValueError(f"unknown order {order!r}: expected auto, {', '.join(ORDERS)}")
         if mode not in MODES:
             raise ValueError(f"unknown mode {mode!r}: expected one of {', '.join(MODES)}")
+        restore = self.settings.restore if restore is None else restore
         if restore not in RESTORE:
             raise ValueError(f"unknown restore {restore!r}: expected one of {', '.join(RESTORE)}")
         if pivot is not None and pivot < 0:

@@ -36,6 +36,10 @@ class Settings(BaseSettings):
 
     system_prompt: str = Field(default=DEFAULT_SYSTEM, description="The system prompt every chunk stands behind.")
     chunk_tokens: int = Field(default=512, ge=32, description="Target size of a chunk in model tokens.")
+    restore: Literal["auto", "always", "never"] = Field(
+        default="auto",
+        description="Stored states: restored unless prefilling is sooner on this machine, always, or never.",
+    )
     storage: Literal["fp32", "fp16", "compact"] = Field(
         default="fp16", description="Precision of stored transitions and updates."
     )

@@ -33,16 +33,19 @@ def _relocate(
     heads, block,
     D: tl.constexpr, R: tl.constexpr, WIDE: tl.constexpr, TOKENS: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """A few tokens of one chunk and layer, all heads. parts: [programs, 5] int64: where the chunk's keys and values are
-    (elements from the bases), its tokens, the first of them here, and the position where that one lands."""
-    layer = tl.program_id(1).to(tl.int64)
-    part = parts + tl.program_id(0) * 5
+    """A few tokens of one chunk and layer, all heads. parts: [n, 4] int64 of each chunk: where its keys and values are
+    (elements from the bases), its tokens, and the position where the first of them lands."""
+    first = tl.program_id(0) * TOKENS
+    part = parts + tl.program_id(1) * 4
+    layer = tl.program_id(2).to(tl.int64)
+    length = tl.load(part + 2)
+    if first >= length:
+        return
     keys = key_base + tl.multiple_of(tl.load(part), 8)
     values = value_base + tl.multiple_of(tl.load(part + 1), 8)
-    length, first, lands = tl.load(part + 2), tl.load(part + 3), tl.load(part + 4)
     t, d = tl.arange(0, TOKENS)[:, None], tl.arange(0, WIDE)[None, :]
     present = (first + t < length) & (d < D)
-    position = lands + t
+    position = tl.load(part + 3) + first + t
     slot = tl.load(slots + position, mask=first + t < length, other=0) if SLOTS else position
     turns = present & (d < R)
     half: tl.constexpr = R // 2
@@ -75,16 +78,16 @@ def relocate(
     keys, values = ([part if _readable(part) else part.clone() for part in parts] for parts in (keys, values))
     rows, landed = [], 0
     for key, value in zip(keys, values, strict=True):
-        where = [_distance(key, keys[0]), _distance(value, values[0]), key.shape[1]]
-        rows += [[*where, first, landed + first] for first in range(0, key.shape[1], TOKENS)]
+        rows.append([_distance(key, keys[0]), _distance(value, values[0]), key.shape[1], landed])
         landed += key.shape[1]
     layers, _, block, heads, dim = out_key.shape
-    if not (rows and layers and heads):
+    if not (landed and layers and heads):
         return
+    longest = max(key.shape[1] for key in keys)
     parts = torch.tensor(rows, dtype=torch.int64)
     if out_key.is_cuda:
         parts = parts.pin_memory().to(out_key.device, non_blocking=True)
-    _relocate[len(rows), layers](
+    _relocate[triton.cdiv(longest, TOKENS), len(rows), layers](
         keys[0], values[0], parts, cos.contiguous(), sin.contiguous(), parts if slots is None else slots,
         out_key, out_value,
         *out_key.stride()[:4], *out_value.stride()[:4],

@@ -109,7 +109,10 @@ def test_speeds_are_kept_for_this_machine_alone(tmp_path):
 @pytest.fixture
 def engine(tiny_checkpoint, corpus, tmp_path):
     with Engine.open(
-        tmp_path / "store", tiny_checkpoint("qwen3_5"), device="cpu", settings=Settings(chunk_tokens=256)
+        tmp_path / "store",
+        tiny_checkpoint("qwen3_5"),
+        device="cpu",
+        settings=Settings(chunk_tokens=256, restore="auto"),
     ) as opened:
         opened.index(corpus)
         yield opened
