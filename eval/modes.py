@@ -76,10 +76,15 @@ class Task:
         return self._stored(self.model.prefill_chunks(self.behind or compose(self.prefix, []), self.chunks))
 
     def primed_states(self, times: int = 1) -> list[ChunkState]:
-        """Of each chunk behind the prefix and so many copies of the primer, one after another."""
+        """Of each chunk behind the prefix and so many copies of the primer, one after another; at most as many as leave
+        the chunks room among the model's positions."""
+        room = self.model.config.max_position_embeddings - self.prefix.length - max(map(len, self.chunks), default=0)
+        times = min(times, room // max(1, len(self.primer)))
         name = f"states behind {times} primers"
         if name not in self.kept:
-            behind = self.model.prefill(list(self.primer) * times, after=compose(self.prefix, []))
+            behind = compose(self.prefix, [])
+            if times:
+                behind = self.model.prefill(list(self.primer) * times, after=behind)
             self.kept[name] = self._stored(self.model.prefill_chunks(behind, self.chunks))
         states: list[ChunkState] = self.kept[name]
         return states
@@ -226,9 +231,9 @@ def _primed_by_depth(most: int, maps_too: bool = True) -> Strategy:
             states, depth = [], 0
             for index in order:
                 times = min(most, round(depth / max(1, len(task.primer))))
-                primed = task.primed_states(times)[index] if times else task.states[index]
+                primed = task.primed_states(times)[index]
                 if not maps_too:
-                    primed = replace(task.states[index], key=primed.key, value=primed.value)
+                    primed = replace(task.primed_states(0)[index], key=primed.key, value=primed.value)
                 states.append(primed)
                 depth += len(task.chunks[index])
             yield Prepared(compose(task.prefix, states, order="sequential"), 0, task.chunk_bytes(order))

@@ -124,7 +124,7 @@ def ask(engine: Engine, question: dict[str, Any], all_orders: bool) -> tuple[Ans
 
 
 def answer_to(engine: Engine, question: dict[str, Any], **options: Any) -> Answer:
-    return engine.query(question["question"], k=CHUNKS, max_new_tokens=LONGEST_ANSWER, **options)
+    return engine.query(question["question"], k=CHUNKS, max_new_tokens=LONGEST_ANSWER, restore="always", **options)
 
 
 def show(answer: Answer, question: dict[str, Any]) -> None:

@@ -16,6 +16,10 @@ import torch
 
 from linearkv.errors import LinearKVError
 
+HOPPER = (9, 0)
+"""The least compute capability that the kernels are cut for."""
+LARGEST_HEAD = 128
+"""Largest key or value dim of a head that they are cut for."""
 BACKENDS = ("auto", "torch", "triton")
 _wanted: ContextVar[str] = ContextVar("linearkv_backend", default="auto")
 
@@ -32,8 +36,18 @@ def use_backend(name: str) -> Iterator[None]:
 
 
 def triton_usable(device: torch.device) -> bool:
-    """Whether Triton kernels can run on `device`: a CUDA device that answers, and the package. Never imports Triton."""
-    return device.type == "cuda" and torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+    """Whether Triton kernels can run on `device`: a CUDA device that answers, and the package. Never imports Triton.
+
+    The kernels' tiles are cut for the shared memory of a Hopper processor; older ones run the reference.
+    """
+    if device.type != "cuda" or not torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= HOPPER
+
+
+def runs_triton(device: torch.device) -> bool:
+    """Whether operations on `device` run their Triton versions, by the wish in force."""
+    return _wanted.get() != "torch" and triton_usable(device)
 
 
 def implementation(
@@ -62,13 +76,13 @@ def implementation(
     return versions[wanted]
 
 
-def versions(package: str, operation: str, dtype: torch.dtype) -> dict[str, Callable[..., Any]]:
-    """The versions of `operation` that compute in `dtype`, from `package`'s modules `reference` and `kernel`.
+def versions(package: str, operation: str, dtype: torch.dtype, *dims: int) -> dict[str, Callable[..., Any]]:
+    """The versions of `operation` that compute in `dtype` heads of `dims`, from `package`'s `reference` and `kernel`.
 
     Float64 is for tests of the mathematics, and only references compute in it. Triton is imported when it is first run.
     """
     found = {"torch": getattr(importlib.import_module(f"{package}.reference"), operation)}
-    if dtype != torch.float64:
+    if dtype != torch.float64 and max(dims, default=0) <= LARGEST_HEAD:
         found["triton"] = lambda *operands: getattr(importlib.import_module(f"{package}.kernel"), operation)(*operands)
     return found
 

@@ -1,5 +1,9 @@
-"""What the Triton kernels share: float32 operands as two float16 parts, and the tile for a dimension."""
+"""What the Triton kernels share: float32 operands as two float16 parts, tiles, and tensors fit for a launch."""
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
 import triton
 import triton.language as tl
 
@@ -18,6 +22,28 @@ def halves(x):
     high = x.to(tl.float16)
     low = (x - high.to(tl.float32)).to(tl.float16)
     return high, low, ((exponent - 13) << 23).to(tl.float32, bitcast=True)
+
+
+def on(tensor: torch.Tensor) -> AbstractContextManager[object]:
+    """Launches inside the block go to the device of `tensor`, and its current stream: Triton asks for neither."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+def readable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor contiguous and on 16 bytes, itself where it is so."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+
+def distances(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """How far each lies from the first of them, in elements; all are of one type and `readable`."""
+    return [(tensor.data_ptr() - tensors[0].data_ptr()) // tensor.itemsize for tensor in tensors]
+
+
+def on_device(numbers: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
+    """Numbers as int64 on a device, copied without waiting for it."""
+    table = torch.tensor(numbers, dtype=torch.int64)
+    return table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else table
 
 
 def padded(dim: int) -> int:

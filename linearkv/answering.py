@@ -13,7 +13,7 @@ from linearkv.answers import Answer, CacheUse, Source, Timings
 from linearkv.composition import compose
 from linearkv.errors import LinearKVError
 from linearkv.models import GDNModel, Sampling
-from linearkv.planner import Choice
+from linearkv.planner import RESTORE_ALL, Choice
 from linearkv.prompt import PromptFormat
 from linearkv.retrieval import Hit
 from linearkv.state_cache import ChunkTokens, Restored, StateCache
@@ -107,7 +107,7 @@ class AnswerStream(Iterator[str]):
             context = compose(self._prefix, restored.states, plan.order)
             self._model.synchronize()
             composed_at = time.perf_counter()
-            planner.compose.saw(len(composed), composed_at - restored_at)
+            planner.saw_compose(len(composed), composed_at - restored_at)
             cache = _cache_use(context, composed, restored, plan.pivot, len(tail), choice.why)
 
         ids: list[int] = []
@@ -164,11 +164,10 @@ class AnswerStream(Iterator[str]):
     def _choose(self, composed: list[ChunkTokens]) -> Choice:
         """What to restore, what to prefill again, and whether to compose at all, as `Plan.restore` says."""
         if not composed or self._plan.restore == "always":
-            return Choice(frozenset(), False, "")
+            return RESTORE_ALL
         if self._plan.restore == "never":
             return Choice(frozenset(range(len(composed))), False, "restore is never: every chunk was prefilled")
-        behind = len(self._question_ids) + sum(len(c.token_ids) for c in self._chunks[len(composed) :])
-        return self._states.choose(composed, len(self._prompt.prefix_ids), behind)
+        return self._states.choose(composed, len(self._prompt.prefix_ids))
 
     def _check_length(self) -> None:
         """Refuses a prompt that does not fit the model, before anything is computed."""

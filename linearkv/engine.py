@@ -196,9 +196,9 @@ class Engine:
 
     def close(self) -> None:
         """Ends background work and closes the store. What was acknowledged is on disk already."""
-        self.states.planner.keep()
         self._retriever.close()
         self.states.pages.close()
+        self.states.planner.keep()
 
     def index(
         self,

@@ -7,8 +7,9 @@ with the store for the next process.
 
 import json
 import logging
-import os
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -17,10 +18,11 @@ _log = logging.getLogger(__name__)
 
 KEPT = 0.9
 """Share of the weight of what was seen before that remains when something new is seen."""
-
-
 WORTH_COMPOSING = 1.05
-"""How many times as long full prefill must take for a prompt to be composed although states are prefilled for it."""
+"""A prompt is composed unless that takes this many times as long as prefilling it; and where states must be prefilled
+for it, only if it is sooner by as much: full prefill is exact."""
+TRY_AGAIN = 16
+"""After so many prompts that were not restored in whole one is, since a tier that is not used is not timed either."""
 IN_MEMORY = "memory"
 
 
@@ -41,6 +43,9 @@ class Choice(NamedTuple):
     """Prefill the whole prompt: no slower than composing it, and exact."""
     why: str
     """For people; empty where everything that is stored is restored."""
+
+
+RESTORE_ALL = Choice(frozenset(), False, "")
 
 
 @dataclass
@@ -64,67 +69,88 @@ class Planner:
     """What this machine does how fast, and what follows from it for a prompt.
 
     Attributes:
-        prefill: tokens of chunks and of whole prompts.
-        load: bytes, by tier; from memory to the device under `memory`, which every state goes through.
+        prefill: tokens of the few chunks, or the one prompt, of a question.
+        indexing: tokens of many chunks at a time; stands in for `prefill` until that was seen.
         compose: chunks.
+        load: bytes, by tier; from memory to the device under `memory`, which every stored state goes through.
         file, machine: where the rates are kept and what they are of; nowhere if None.
     """
 
     prefill: Rate = field(default_factory=Rate)
-    load: dict[str, Rate] = field(default_factory=dict)
+    indexing: Rate = field(default_factory=Rate)
     compose: Rate = field(default_factory=Rate)
+    load: dict[str, Rate] = field(default_factory=dict)
     file: Path | None = None
     machine: str = ""
+    _avoided: int = 0
+    _composed: bool = False
 
     def saw_load(self, tier: str, loaded: int, seconds: float) -> None:
         if loaded:
             self.load.setdefault(tier, Rate()).saw(loaded, seconds)
 
-    def choose(self, chunks: Sequence[Located], before: int, after: int) -> Choice:
-        """For a prompt of these chunks behind `before` tokens of prefix, with `after` tokens behind them.
+    def saw_compose(self, chunks: int, seconds: float) -> None:
+        """The first of a process is not counted: kernels may have been compiled in it."""
+        if self._composed and chunks:
+            self.compose.saw(chunks, seconds)
+        self._composed = True
 
-        As long as nothing was timed, what is stored is restored. Chunks that are missing are prefilled and stored
-        whatever it takes: that is what makes the next answer fast.
+    def choose(self, chunks: Sequence[Located], before: int) -> Choice:
+        """For a prompt of these chunks behind `before` tokens of prefix.
+
+        Everything is restored as long as something that counts was never timed, and where a state is missing: what is
+        missing is prefilled and stored, whatever it takes, and makes the next answer fast.
         """
+        prompt = self._prefilling(before + sum(chunk.tokens for chunk in chunks))
+        if prompt is None or any(chunk.tier is None for chunk in chunks):
+            return RESTORE_ALL
         loads = [self._loading(chunk) for chunk in chunks]
-        prefills = [self.prefill.takes(chunk.tokens) for chunk in chunks]
-        recompute, expected = set(), self.compose.takes(len(chunks)) or 0.0
-        for place, (load, prefill) in enumerate(zip(loads, prefills, strict=True)):
-            if prefill is None or load is None:
-                continue
-            if chunks[place].tier is not None and prefill < load:
-                recompute.add(place)
-            expected += min(load, prefill) if chunks[place].tier is not None else 0.0
-        prompt = self.prefill.takes(before + sum(chunk.tokens for chunk in chunks))
-        stored = all(chunk.tier is not None for chunk in chunks)
-        # Full prefill is exact: it is taken where composing saves next to nothing, or nothing would be restored.
-        little = prompt is not None and (len(recompute) == len(chunks) or WORTH_COMPOSING * expected >= prompt)
-        if recompute and stored and little:
-            return Choice(frozenset(), True, f"prefilling takes {prompt:.2g} s, restoring about {expected:.2g} s")
+        prefills = [self._prefilling(chunk.tokens) or 0.0 for chunk in chunks]
+        recompute = frozenset(place for place in range(len(chunks)) if prefills[place] < loads[place])
+        compose = self.compose.takes(len(chunks)) or 0.0
+        expected = compose + sum(map(min, loads, prefills))
+        worth = expected * WORTH_COMPOSING < prompt if recompute else expected <= WORTH_COMPOSING * prompt
+        full = not worth or len(recompute) == len(chunks)
+        if not (full or recompute):
+            return RESTORE_ALL
+        self._avoided += 1
+        if self._avoided % TRY_AGAIN == 0:
+            return RESTORE_ALL
+        if full:
+            restoring = compose + sum(loads)
+            return Choice(frozenset(), True, f"prefilling takes about {prompt:.2g} s, composing {restoring:.2g} s")
         why = f"{len(recompute)} of {len(chunks)} stored states take longer to read than to compute"
-        return Choice(frozenset(recompute), False, why if recompute else "")
+        return Choice(recompute, False, why)
 
-    def _loading(self, chunk: Located) -> float | None:
+    def _prefilling(self, tokens: int) -> float | None:
+        seconds = self.prefill.takes(tokens)
+        return self.indexing.takes(tokens) if seconds is None else seconds
+
+    def _loading(self, chunk: Located) -> float:
         """Seconds until a stored state is on the device; a way never timed counts as 0, to be tried."""
-        if chunk.tier is None:
-            return None
-        ways = {chunk.tier, IN_MEMORY}
+        ways = {str(chunk.tier), IN_MEMORY}
         return sum(self.load[way].takes(chunk.bytes) or 0.0 for way in ways if way in self.load)
 
     def keep(self) -> None:
         """Keeps the rates for the next process on this machine; a hint, so a disk that refuses it is no error."""
         if self.file is None:
             return
-        rates = {"prefill": self.prefill, "compose": self.compose} | {f"load {k}": v for k, v in self.load.items()}
+        rates = {"prefill": self.prefill, "indexing": self.indexing, "compose": self.compose}
+        rates |= {f"load {tier}": rate for tier, rate in dict(self.load).items()}
         text = json.dumps(
             {"machine": self.machine, "rates": {name: [r.amount, r.seconds] for name, r in rates.items()}}
         )
-        aside = self.file.with_name(f"{self.file.name}.{os.getpid()}")
+        aside = None
         try:
-            aside.write_text(text, encoding="utf-8")
+            with tempfile.NamedTemporaryFile("w", dir=self.file.parent, prefix=".speeds", delete=False) as file:
+                aside = Path(file.name)
+                file.write(text)
             aside.replace(self.file)
         except OSError as error:
             _log.debug("Speeds are not kept in %s: %s", self.file, error)
+            if aside is not None:
+                with suppress(OSError):  # it may be gone already; nothing reads it
+                    aside.unlink()
 
     @classmethod
     def read(cls, file: Path, machine: str, *, keep: bool = True) -> "Planner":
@@ -139,7 +165,7 @@ class Planner:
                 return planner
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return planner  # no speeds yet; they are measured again
-        planner.prefill = rates.pop("prefill", planner.prefill)
-        planner.compose = rates.pop("compose", planner.compose)
+        for name in ("prefill", "indexing", "compose"):
+            setattr(planner, name, rates.pop(name, Rate()))
         planner.load = {name.removeprefix("load "): rate for name, rate in rates.items() if name.startswith("load ")}
         return planner

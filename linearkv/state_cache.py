@@ -13,7 +13,7 @@ from linearkv import retrieval
 from linearkv.cache import NO_TAG, Hit, NotStored, Page, PageStore, Stored, encode
 from linearkv.identity import ModelIdentity, chunk_key
 from linearkv.models import GDNModel
-from linearkv.planner import IN_MEMORY, Choice, Located, Planner
+from linearkv.planner import IN_MEMORY, Choice, Located, Planner, Rate
 from linearkv.prompt import PromptFormat
 from linearkv.states import ChunkState, Context
 from linearkv.storage import pack, unpack
@@ -112,14 +112,14 @@ class StateCache:
         """What a page says of the text it belongs to: tells nothing to who does not have the secret."""
         return blake3(content_hash.encode(), key=self._tag_key).hexdigest()
 
-    def choose(self, chunks: Sequence[ChunkTokens], before: int, after: int) -> Choice:
+    def choose(self, chunks: Sequence[ChunkTokens], before: int) -> Choice:
         """What is soonest for a prompt of `chunks`, see `Planner.choose`. Reads no state."""
         keys = [self.key(chunk.token_ids) for chunk in chunks]
         held = self.pages.locate(keys)
         located = [
             Located(len(chunk.token_ids), *held.get(key, (None, 0))) for key, chunk in zip(keys, chunks, strict=True)
         ]
-        return self.planner.choose(located, before, after)
+        return self.planner.choose(located, before)
 
     def restore(self, chunks: Sequence[ChunkTokens], recompute: Collection[int] = ()) -> Restored:
         """States of `chunks` on the model's device, from the fastest tier that has them.
@@ -145,19 +145,19 @@ class StateCache:
         filled_before = bool(missing) and any(tier.pages for tier in self.pages.stat())
         computed, outcomes = self._prefill(missing)
         _collect(outcomes, restored.not_stored)
-        made, _ = self._prefill(
-            {key: chunk for key, chunk in zip(keys, chunks, strict=True) if key in again}, keep=False
-        )
-        computed |= made
+        made = self._recomputed({key: chunk for key, chunk in zip(keys, chunks, strict=True) if key in again})
         for key in keys:
             result = found.get(key)
             if isinstance(result, Hit):
                 restored.states.append(self._unpacked(result.page))
                 restored.tiers.append(result.tier)
                 restored.bytes_loaded += result.bytes_loaded
+            elif key in again:
+                restored.states.append(made[key])
+                restored.tiers.append("recomputed")
             else:
                 restored.states.append(self._unpacked(computed[key]))
-                restored.tiers.append("recomputed" if key in again else "prefilled")
+                restored.tiers.append("prefilled")
         if filled_before:
             self._say_if_nothing_fits(restored)
         return restored
@@ -230,19 +230,33 @@ class StateCache:
             len(restored.tiers),
         )
 
-    def _prefill(
-        self, missing: dict[str, ChunkTokens], *, bulk: bool = False, keep: bool = True
-    ) -> tuple[dict[str, Page], dict[str, Stored | NotStored]]:
-        """Computes the states of `missing` and, to `keep` them, stores their pages; returns these, and what became of
-        them, by key."""
-        if not missing:
-            return {}, {}
+    def _computed(self, chunks: dict[str, ChunkTokens], rate: Rate) -> list[ChunkState]:
+        """Prefilled, in the order given, and timed."""
         started = time.perf_counter()
         states = self._model.prefill_chunks(
-            self.behind, [chunk.token_ids for chunk in missing.values()], batch_tokens=self._batch_tokens
+            self.behind, [chunk.token_ids for chunk in chunks.values()], batch_tokens=self._batch_tokens
         )
         self._model.synchronize()
-        self.planner.prefill.saw(sum(state.length for state in states), time.perf_counter() - started)
+        rate.saw(sum(state.length for state in states), time.perf_counter() - started)
+        return states
+
+    def _recomputed(self, chunks: dict[str, ChunkTokens]) -> dict[str, ChunkState]:
+        """States as they would come back from the store, which has them and is left alone."""
+        if not chunks:
+            return {}
+        states = self._computed(chunks, self.planner.prefill)
+        return {
+            key: unpack(pack(state, self._model.layer_types, self._policy)).to(self._model.device)
+            for key, state in zip(chunks, states, strict=True)
+        }
+
+    def _prefill(
+        self, missing: dict[str, ChunkTokens], *, bulk: bool = False
+    ) -> tuple[dict[str, Page], dict[str, Stored | NotStored]]:
+        """Computes the states of `missing` and stores their pages; returns these, and what became of them, by key."""
+        if not missing:
+            return {}, {}
+        states = self._computed(missing, self.planner.indexing if bulk else self.planner.prefill)
         pages = [
             encode(
                 key,
@@ -252,7 +266,7 @@ class StateCache:
             )
             for (key, chunk), state in zip(missing.items(), states, strict=True)
         ]
-        return {page.key: page for page in pages}, self.pages.put(pages, bulk=bulk) if keep else {}
+        return {page.key: page for page in pages}, self.pages.put(pages, bulk=bulk)
 
     def _parts(self, chunks: dict[str, ChunkTokens]) -> Iterator[dict[str, ChunkTokens]]:
         """Splits `chunks` so that no part holds many more tokens than a batch, nor states of more than

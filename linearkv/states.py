@@ -70,11 +70,14 @@ class ChunkState:
 
     def __post_init__(self) -> None:
         *heads, key_dim, columns = self.transition.shape
-        fits = self.update.shape[:2] == (tuple(heads) if self.rows is None else self.rows.shape)
+        lead = tuple(heads) if self.rows is None else tuple(self.rows.shape)
+        fits = tuple(self.update.shape[:3]) == (*lead, key_dim)
         if columns != key_dim or len(heads) != (2 if self.rows is None else 1) or not fits:
             raise ValueError(
                 f"transition {tuple(self.transition.shape)} and update {tuple(self.update.shape)} do not agree"
             )
+        if self.rows is not None and self.rows.device.type == "cpu" and int(self.rows.max()) >= heads[0]:
+            raise ValueError(f"rows name transition {int(self.rows.max())}, of which there are {heads[0]}")
         if len(self.token_ids) == 0:
             raise ValueError("a chunk of no tokens has no state")
         _check_shapes(self.update, self.conv_tail, self.key, self.value, len(self.token_ids))

@@ -44,7 +44,7 @@ def pack(state: ChunkState, layer_types: Sequence[str], policy: str) -> dict[str
         for name in _GDN if kind == "linear_attention" else _ATTENTION:
             tensor = getattr(state, name)[row]
             if policy == "compact" and name == "transition":
-                kept = torch.linalg.vector_norm(tensor, dim=(-2, -1)) > FORGOTTEN
+                kept = ~(torch.linalg.vector_norm(tensor, dim=(-2, -1)) <= FORGOTTEN)  # a NaN stays, and shows
                 tensors[f"{layer:03d}.kept"] = kept
                 tensor = tensor[kept]
             if policy != "fp32" and name in ("transition", "update"):

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from linearkv.kernels.halves import halves, padded
+from linearkv.kernels.halves import halves, on, padded
 
 BLOCK = 64
 
@@ -64,16 +64,16 @@ def _solve(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BLOCK: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """One block of one segment and value head. k, v, g, beta: [B, T, H, ..]; results: [B, Hv, blocks, ..]."""
-    segment, head = tl.program_id(1) // heads, tl.program_id(1) % heads
-    first = tl.program_id(0) * BLOCK
+    row = tl.program_id(0).to(tl.int64)
+    segment, head = row // heads, row % heads
+    first = tl.program_id(1) * BLOCK
     length = tl.load(lengths + segment).to(tl.int32)
     if first >= length:
         return
-    at = tl.program_id(1).to(tl.int64) * blocks + tl.program_id(0)
+    at = row * blocks + tl.program_id(1)
     t, kd, vd = tl.arange(0, BLOCK), tl.arange(0, BK), tl.arange(0, BV)
     real = first + t < length
     token = (first + t).to(tl.int64)
-    segment = segment.to(tl.int64)
     in_k, in_v = real[:, None] & (kd < K)[None, :], real[:, None] & (vd < V)[None, :]
     keys = tl.load(k + segment * k_b + token[:, None] * k_t + (head // group) * k_h + kd[None, :], mask=in_k, other=0.0)
     values = tl.load(v + segment * v_b + token[:, None] * v_t + head * v_h + vd[None, :], mask=in_v, other=0.0)
@@ -117,11 +117,11 @@ def _walk(
 ):  # fmt: skip
     """A tile of columns, of the transition for the first programs of a head and of the update for the rest."""
     t_tiles: tl.constexpr = (K + BN - 1) // BN
-    row = tl.program_id(1).to(tl.int64)
+    row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     segment, head = row // heads, row % heads
-    of_update = tl.program_id(0) >= t_tiles
+    of_update = tile >= t_tiles
     width = tl.where(of_update, V, K)
-    column = tl.where(of_update, tl.program_id(0) - t_tiles, tl.program_id(0)) * BN + tl.arange(0, BN)
+    column = tl.where(of_update, tile - t_tiles, tile) * BN + tl.arange(0, BN)
     t, kd = tl.arange(0, BLOCK), tl.arange(0, BK)
     length = tl.load(lengths + segment).to(tl.int32)
     in_k = (kd < K)[None, :] & (t >= 0)[:, None]
@@ -165,7 +165,7 @@ def chunk_delta(
     k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v))
     if lengths is None:
         lengths = torch.full((batch,), tokens)
-    lengths = lengths.to(device)
+    lengths = lengths.to(device, torch.int64).clamp(0, tokens).contiguous()
 
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.empty(batch, heads, *shape, dtype=dtype, device=device)
@@ -179,18 +179,19 @@ def chunk_delta(
         return transition, update
     shapes = {"K": key_dim, "V": value_dim, "BK": padded(key_dim), "BLOCK": BLOCK}
     shapes["HALF"] = k.dtype != torch.float32 and v.dtype != torch.float32
-    if blocks:
-        _solve[blocks, rows](
-            k, v, g, beta, lengths, w_high, w_low, w_scale, y, to_end, total,
-            *k.stride()[:3], *v.stride()[:3], *g.stride(), *beta.stride(),
-            blocks, heads, heads // key_heads,
-            **shapes, BV=padded(value_dim), num_warps=4, num_stages=1,
-        )  # fmt: skip
     columns = min(128, padded(max(key_dim, value_dim)))
-    _walk[triton.cdiv(key_dim, columns) + triton.cdiv(value_dim, columns), rows](
-        k, lengths, w_high, w_low, w_scale, y, to_end, total, transition, update,
-        *k.stride()[:3],
-        blocks, heads, heads // key_heads,
-        **shapes, BN=columns, STAGES=2, num_warps=8 if columns > 64 else 4,
-    )  # fmt: skip
+    with on(k):
+        if blocks:
+            _solve[rows, blocks](
+                k, v, g, beta, lengths, w_high, w_low, w_scale, y, to_end, total,
+                *k.stride()[:3], *v.stride()[:3], *g.stride(), *beta.stride(),
+                blocks, heads, heads // key_heads,
+                **shapes, BV=padded(value_dim), num_warps=4, num_stages=1,
+            )  # fmt: skip
+        _walk[rows, triton.cdiv(key_dim, columns) + triton.cdiv(value_dim, columns)](
+            k, lengths, w_high, w_low, w_scale, y, to_end, total, transition, update,
+            *k.stride()[:3],
+            blocks, heads, heads // key_heads,
+            **shapes, BN=columns, STAGES=2, num_warps=8 if columns > 64 else 4,
+        )  # fmt: skip
     return transition, update

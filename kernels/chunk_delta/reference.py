@@ -95,14 +95,8 @@ def _pairwise_decay(g: torch.Tensor) -> torch.Tensor:
 def _prepare(
     k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, lengths: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Checks shapes; key heads spread over value heads; head-major `[B, H, T, ..]`; padding made identity steps."""
-    batch, tokens, key_heads, _ = k.shape
-    value_heads = v.shape[2]
-    if v.shape[:2] != (batch, tokens) or g.shape != (batch, tokens, value_heads) or beta.shape != g.shape:
-        shapes = ", ".join(f"{n} {tuple(x.shape)}" for n, x in (("k", k), ("v", v), ("g", g), ("beta", beta)))
-        raise ValueError(f"shapes do not agree: {shapes}")
-    if value_heads % key_heads:
-        raise ValueError(f"{value_heads} value heads cannot be served by {key_heads} key heads")
+    """Key heads spread over value heads; head-major `[B, H, T, ..]`; padding made identity steps."""
+    tokens, key_heads, value_heads = k.shape[1], k.shape[2], v.shape[2]
     dtype = accumulation_dtype(k, v, g, beta)
     k = k.to(dtype).repeat_interleave(value_heads // key_heads, dim=2)
     v, g, beta = (x.to(dtype) for x in (v, g, beta))

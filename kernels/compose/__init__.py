@@ -24,7 +24,8 @@ def compose_states(
 
     Args:
         transitions: m tensors `[..., K, K]` of any float dtype (leading dimensions: layers, heads). They are read where
-            they lie: chunk states need not be gathered into a batch.
+            they lie: chunk states need not be gathered into a batch. Products of them, which `cyclic` forms, must stay
+            small, as those of the gated delta rule's contractions do: a GPU holds them to 64 and gives NaN beyond.
         updates: m tensors `[..., K, V]`.
         initial: `[..., K, V]`, the state before the first chunk; it enters every chain of an averaged order. With
             `requests`, `[R, ..., K, V]`.
@@ -55,7 +56,9 @@ def compose_states(
         raise ValueError(f"out has shape {tuple(out.shape)}, the states {tuple(initial.shape)}")
     # A narrower result would round an average's parts: it is made in full and rounded once.
     states = out if out is not None and out.dtype == dtype else torch.empty_like(initial, dtype=dtype)
-    run = implementation("compose_states", versions(__name__, "compose_states", dtype), initial.device)
+    run = implementation(
+        "compose_states", versions(__name__, "compose_states", dtype, *initial.shape[-2:]), initial.device
+    )
     run(transitions, updates, batch, order, lists, packing, states if requests is not None else states[None])
     return states if out is None or out is states else out.copy_(states)
 
@@ -69,7 +72,7 @@ def entry_states(
     """
     _check(transitions, updates, initial[None], [list(range(len(transitions)))], [None] * len(transitions))
     dtype = accumulation_dtype(initial, *transitions, *updates)
-    run = implementation("entry_states", versions(__name__, "entry_states", dtype), initial.device)
+    run = implementation("entry_states", versions(__name__, "entry_states", dtype, *initial.shape[-2:]), initial.device)
     states: torch.Tensor = run(transitions, updates, initial)
     return states
 
@@ -89,6 +92,9 @@ def _check(
     if len(requests) != len(initial):
         raise ValueError(f"{len(requests)} requests but {len(initial)} initial states")
     *lead, key_dim, _ = state = initial.shape[1:]
+    devices = {part.device for part in (*transitions, *updates, initial, *(row for row in rows if row is not None))}
+    if len(devices) > 1:
+        raise ValueError(f"maps and states lie on {', '.join(sorted(map(str, devices)))}, not on one device")
     for position, (transition, update, row) in enumerate(zip(transitions, updates, rows, strict=True)):
         heads = lead if row is None else transition.shape[:1]
         if transition.shape != (*heads, key_dim, key_dim) or update.shape != state:

@@ -12,14 +12,15 @@ power of two for each of its columns so that nothing overflows, and products are
 transitions are multiplied as three tf32 products.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from linearkv.kernels.halves import halves, padded
+from linearkv.kernels.halves import distances, halves, on, on_device, padded, readable
 
 
 @triton.jit
@@ -61,7 +62,8 @@ def _tile(base, distances, at, offsets, mask, WHOLE: tl.constexpr):
 
     Distances, since an address made a pointer loses what is known of its alignment, and is read element by element.
     """
-    tensor = base + tl.multiple_of(tl.load(distances + at), 8)
+    aligned: tl.constexpr = 128 // base.dtype.element_ty.primitive_bitwidth  # elements of 16 bytes
+    tensor = base + tl.multiple_of(tl.load(distances + at), aligned)
     return tl.load(tensor + offsets) if WHOLE else tl.load(tensor + offsets, mask=mask, other=0.0)
 
 
@@ -231,11 +233,19 @@ def compose_states(
     out: torch.Tensor,
 ) -> None:
     """See `linearkv.kernels.compose.compose_states`; `initial` and `out` are `[R, ..., K, V]`, `out` float32."""
+    if not out.numel():
+        return
     table = _Table(transitions, updates, rows, requests, initial.device)
-    if order == "cyclic" and table.most > 1:
-        _launch_rotations(table, initial, out)
-    else:
-        _launch_chains(table, initial, out, both=order == "bidirectional" and table.most > 1)
+    start, result = _by_head(initial), _by_head(out)
+    if start.untyped_storage().data_ptr() == result.untyped_storage().data_ptr():
+        start = start.clone()  # the second chain begins from it when the first has been written
+    with on(out):
+        if order == "cyclic" and table.most > 1:
+            _launch_rotations(table, start, result)
+        else:
+            _launch_chains(table, start, result, both=order == "bidirectional" and table.most > 1)
+    if result.data_ptr() != out.data_ptr():
+        out.copy_(result.view(out.shape))
 
 
 def entry_states(
@@ -243,9 +253,12 @@ def entry_states(
 ) -> torch.Tensor:
     """See `linearkv.kernels.compose.entry_states`."""
     count = len(transitions)
-    table = _Table(transitions, updates, [None] * count, [range(count)], initial.device)
     entries = initial.new_empty(count, *initial.shape, dtype=torch.float32)
-    _launch_chains(table, initial[None], torch.empty_like(initial[None], dtype=torch.float32), entries=entries)
+    if entries.numel():
+        table = _Table(transitions, updates, [None] * count, [range(count)], initial.device)
+        start = _by_head(initial[None])
+        with on(entries):
+            _launch_chains(table, start, torch.empty_like(start, dtype=torch.float32), entries=entries)
     return entries
 
 
@@ -272,42 +285,33 @@ class _Table:
         self.packed = any(rows[index] is not None for index in order)
         self.bases = [(tensors or [torch.empty(1, device=device)])[0] for tensors in (transitions, updates)]
         self.itemsize = max(base.itemsize for base in self.bases)
-        numbers = []
-        for tensors, base in zip((transitions, updates), self.bases, strict=True):
-            numbers += [(tensors[index].data_ptr() - base.data_ptr()) // base.itemsize for index in order] + padding
+        numbers: list[int] = []
+        for tensors in (transitions, updates):
+            apart = distances(tensors)
+            numbers += [apart[index] for index in order] + padding
         numbers += [0 if (row := rows[index]) is None else row.data_ptr() for index in order] + padding
-        table = torch.tensor(numbers + bounds, dtype=torch.int64)
-        if device.type == "cuda":
-            table = table.pin_memory().to(device, non_blocking=True)
+        table = on_device(numbers + bounds, device)
         self.tensors = (*self.bases, *table.split([len(order) + len(padding)] * 3 + [len(bounds)]))
 
 
 def _alike(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors contiguous, on 16 bytes and of one type: float32 where they differ (a layer that overflows float16 is
-    rare)."""
+    """The tensors readable and of one type: float32 where they differ (a layer that overflows float16 is rare)."""
     types = {tensor.dtype for tensor in tensors}
     common = types.pop() if len(types) == 1 else torch.float32
-    tensors = [tensor.to(common).contiguous() for tensor in tensors]
-    return [tensor if tensor.data_ptr() % 16 == 0 else tensor.clone() for tensor in tensors]
+    return [readable(tensor.to(common)) for tensor in tensors]
 
 
 def _by_head(states: torch.Tensor) -> torch.Tensor:
-    """`[R, ..., K, V]` as `[R, N, K, V]`, the same memory."""
-    flat = states.flatten(1, -3) if states.dim() > 3 else states[:, None]
-    if flat.data_ptr() != states.data_ptr():
-        raise ValueError(f"states of shape {tuple(states.shape)} and strides {states.stride()} have no stride by head")
-    return flat
+    """`[R, ..., K, V]` as `[R, N, K, V]`: the same memory, or a copy where it has no one stride by head."""
+    return states.reshape(len(states), math.prod(states.shape[1:-2]), *states.shape[-2:])
 
 
 def _launch_chains(
     table: _Table, initial: torch.Tensor, out: torch.Tensor, both: bool = False, entries: torch.Tensor | None = None
 ) -> None:
-    initial, out = _by_head(initial), _by_head(out)
     requests, heads, key_dim, value_dim = initial.shape
     wide_k, wide_v = padded(key_dim), padded(value_dim)
     config = chain_config(wide_k, wide_v, table.itemsize)
-    if not (requests and heads):
-        return
     _chains[triton.cdiv(value_dim, config.values) * heads, requests](
         *table.tensors,
         initial,
@@ -316,22 +320,21 @@ def _launch_chains(
         *initial.stride(),
         *out.stride(),
         heads,
+        K=key_dim,
+        V=value_dim,
         BK=wide_k,
         BV=config.values,
-        **_common(table, key_dim, value_dim),
+        PACKED=table.packed,
         CHAINS=2 if both else 1,
         ENTRIES=entries is not None,
-        STAGES=2 * config.ahead + 1,  # one more for each of two loads in a row: where a map is, then the map,
+        STAGES=2 * config.ahead + 1,  # one more for each of two loads in a row: where a map is, then the map
         num_warps=config.warps,
     )
 
 
 def _launch_rotations(table: _Table, initial: torch.Tensor, out: torch.Tensor) -> None:
-    initial, out = _by_head(initial), _by_head(out)
     requests, heads, key_dim, value_dim = initial.shape
     items = requests * heads
-    if not items:
-        return
     programs = min(items, _processors(initial.device))
     scratch = torch.empty(programs, table.most, key_dim, value_dim, dtype=torch.float32, device=initial.device)
     _rotations[programs,](
@@ -344,20 +347,14 @@ def _launch_rotations(table: _Table, initial: torch.Tensor, out: torch.Tensor) -
         heads,
         items,
         table.most,
+        K=key_dim,
+        V=value_dim,
         BK=padded(key_dim),
         BV=padded(value_dim),
-        **_common(table, key_dim, value_dim),
+        PACKED=table.packed,
         STAGES=1,
         num_warps=8,
     )
-
-
-def _common(table: _Table, key_dim: int, value_dim: int) -> dict[str, Any]:
-    return {
-        "K": key_dim,
-        "V": value_dim,
-        "PACKED": table.packed,
-    }
 
 
 def _processors(device: torch.device) -> int:

@@ -27,8 +27,8 @@ def relocate(
             at most D, and the dimensions past R stay as they are (partial rotary embedding).
         out: key and value cache to write into, each `[La, B, S, H, D]` of any strides with D contiguous: B blocks of S
             tokens (paged attention). None: new tensors.
-        slots: `[T]` int64, with `out`: where each token goes, `block * S + offset`, all different. None: one after
-            another.
+        slots: `[T]` int64, with `out`: where each token goes, `block * S + offset`, all different and within the cache;
+            a token of a negative slot goes nowhere. None: one after another.
 
     Returns:
         `out`, or key and value `[La, T, H, D]` in the dtype of the keys.
@@ -73,6 +73,15 @@ def _check(
             raise ValueError(f"cos must have the dtype of the keys, values and sin: {tensor.dtype}, not {cos.dtype}")
     if slots is not None and (out is None or slots.shape != (tokens,) or slots.dtype != torch.int64):
         raise ValueError(f"slots must be int64 [{tokens}], with out, not {slots.dtype} {tuple(slots.shape)}")
+    if out is not None and out[0].shape != out[1].shape:
+        raise ValueError(f"key and value cache differ: {tuple(out[0].shape)} and {tuple(out[1].shape)}")
+    devices = {
+        tensor.device for tensor in (*keys, *values, cos, sin, *(out or ()), *([] if slots is None else [slots]))
+    }
+    if len(devices) > 1:
+        raise ValueError(
+            f"keys, values, cos, sin, cache and slots lie on {', '.join(map(str, devices))}, not on one device"
+        )
     for cache in out or ():
         if cache.dtype != cos.dtype or cache.stride(-1) != 1 or cache.dim() != 5:
             raise ValueError(f"cache must be {cos.dtype} [La, B, S, H, D] with D contiguous, not {cache.shape}")

@@ -10,6 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
+from linearkv.kernels.halves import distances, on, on_device, readable
+
 TOKENS = 16  # of a program
 
 
@@ -30,7 +32,7 @@ def _relocate(
     key_base, value_base, parts, cos, sin, slots, out_key, out_value,
     key_l, key_b, key_s, key_h,
     value_l, value_b, value_s, value_h,
-    heads, block,
+    heads, block, capacity,
     D: tl.constexpr, R: tl.constexpr, WIDE: tl.constexpr, TOKENS: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """A few tokens of one chunk and layer, all heads. parts: [n, 4] int64 of each chunk: where its keys and values are
@@ -41,12 +43,14 @@ def _relocate(
     length = tl.load(part + 2)
     if first >= length:
         return
-    keys = key_base + tl.multiple_of(tl.load(part), 8)
-    values = value_base + tl.multiple_of(tl.load(part + 1), 8)
+    aligned: tl.constexpr = 128 // key_base.dtype.element_ty.primitive_bitwidth  # elements of 16 bytes
+    keys = key_base + tl.multiple_of(tl.load(part), aligned)
+    values = value_base + tl.multiple_of(tl.load(part + 1), aligned)
     t, d = tl.arange(0, TOKENS)[:, None], tl.arange(0, WIDE)[None, :]
     present = (first + t < length) & (d < D)
     position = tl.load(part + 3) + first + t
     slot = tl.load(slots + position, mask=first + t < length, other=0) if SLOTS else position
+    present &= (slot >= 0) & (slot < capacity)
     turns = present & (d < R)
     half: tl.constexpr = R // 2
     partner = tl.where(d < half, d + half, d - half)
@@ -75,31 +79,19 @@ def relocate(
     slots: torch.Tensor | None,
 ) -> None:
     """See `linearkv.kernels.relocate.relocate`; `out_key` and `out_value` are `[La, B, S, H, D]`."""
-    keys, values = ([part if _readable(part) else part.clone() for part in parts] for parts in (keys, values))
-    rows, landed = [], 0
-    for key, value in zip(keys, values, strict=True):
-        rows.append([_distance(key, keys[0]), _distance(value, values[0]), key.shape[1], landed])
-        landed += key.shape[1]
-    layers, _, block, heads, dim = out_key.shape
-    if not (landed and layers and heads):
+    keys, values = ([readable(part) for part in parts] for parts in (keys, values))
+    layers, blocks, block, heads, dim = out_key.shape
+    tokens = [key.shape[1] for key in keys]
+    if not (sum(tokens) and layers and heads):
         return
-    longest = max(key.shape[1] for key in keys)
-    parts = torch.tensor(rows, dtype=torch.int64)
-    if out_key.is_cuda:
-        parts = parts.pin_memory().to(out_key.device, non_blocking=True)
-    _relocate[triton.cdiv(longest, TOKENS), len(rows), layers](
-        keys[0], values[0], parts, cos.contiguous(), sin.contiguous(), parts if slots is None else slots,
-        out_key, out_value,
-        *out_key.stride()[:4], *out_value.stride()[:4],
-        heads, block,
-        D=dim, R=cos.shape[1], WIDE=triton.next_power_of_2(dim), TOKENS=TOKENS, SLOTS=slots is not None,
-        num_warps=4, enable_fp_fusion=False,
-    )  # fmt: skip
-
-
-def _readable(part: torch.Tensor) -> bool:
-    return part.is_contiguous() and part.data_ptr() % 16 == 0
-
-
-def _distance(part: torch.Tensor, base: torch.Tensor) -> int:
-    return (part.data_ptr() - base.data_ptr()) // base.itemsize
+    lands = [sum(tokens[:place]) for place in range(len(tokens))]
+    parts = on_device(list(zip(distances(keys), distances(values), tokens, lands, strict=True)), out_key.device)
+    with on(out_key):
+        _relocate[triton.cdiv(max(tokens), TOKENS), len(tokens), layers](
+            keys[0], values[0], parts, cos.contiguous(), sin.contiguous(),
+            parts if slots is None else slots.contiguous(), out_key, out_value,
+            *out_key.stride()[:4], *out_value.stride()[:4],
+            heads, block, blocks * block,
+            D=dim, R=cos.shape[1], WIDE=triton.next_power_of_2(dim), TOKENS=TOKENS, SLOTS=slots is not None,
+            num_warps=4, enable_fp_fusion=False,
+        )  # fmt: skip

@@ -19,9 +19,10 @@ def relocate(
         return
     key, value = rotated(torch.cat(list(keys), dim=1), cos, sin), torch.cat(list(values), dim=1)
     slot = torch.arange(key.shape[1], device=key.device) if slots is None else slots
-    block, offset = slot // out_key.shape[2], slot % out_key.shape[2]
-    out_key[:, block, offset] = key
-    out_value[:, block, offset] = value
+    kept = slot >= 0
+    block, offset = slot[kept] // out_key.shape[2], slot[kept] % out_key.shape[2]
+    out_key[:, block, offset] = key[:, kept]
+    out_value[:, block, offset] = value[:, kept]
 
 
 def rotated(key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

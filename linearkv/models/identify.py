@@ -5,7 +5,7 @@ from typing import Any
 
 import linearkv
 from linearkv.identity import WEIGHT_FILES, ModelIdentity, digest_folder, digest_parameters, digest_value
-from linearkv.kernels.backend import triton_usable
+from linearkv.kernels.backend import runs_triton
 from linearkv.models.adapter import GDNModel
 from linearkv.models.loading import gdn_backend
 
@@ -23,13 +23,13 @@ def identify(model: GDNModel) -> ModelIdentity:
         attention_backend=str(model.config._attn_implementation),
         gdn_backend=gdn_backend(model.device),
         versions={"torch": version("torch"), "transformers": version("transformers")},
-        producer=f"linearkv {linearkv.__version__} on {model.device.type}, kernels in {_kernels(model)}",
+        producer=f"linearkv {linearkv.__version__} on {model.device.type}{_kernels(model)}",
     )
 
 
 def _kernels(model: GDNModel) -> str:
-    """Which kernels make the states: equal to the reference's up to rounding, and no further."""
-    return f"triton {version('triton')}" if triton_usable(model.device) else "torch"
+    """Which kernels make the states, where not the reference: equal to its up to rounding, and no further."""
+    return f", triton {version('triton')}" if runs_triton(model.device) else ""
 
 
 def _computed(config: dict[str, Any]) -> dict[str, Any]:

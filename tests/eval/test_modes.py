@@ -165,3 +165,29 @@ def test_a_mode_of_ones_own_stands_beside_the_others(tiny_model):
 def test_an_unknown_mode_is_refused_with_the_known_ones():
     with pytest.raises(LinearKVError, match="unknown modes nonsense: expected some of full, sequential"):
         find_modes(["full", "nonsense"])
+
+
+def test_chunks_by_depth_come_from_behind_as_much_as_is_nearest(tiny_model, assert_close):
+    """Three chunks of a primer's length: the second lands one primer deep, the third two."""
+    primer = ids(20, 50)
+    task = task_of(tiny_model("qwen3_5"), (20, 20, 20), primer=primer)
+    before = compose(task.prefix, [])
+    depths = [before, *(task.model.prefill(primer * times, after=before) for times in (1, 2))]
+    states = [task.model.prefill_chunks(depth, task.chunks) for depth in depths]
+    for name, levels in (("primer_by_depth", (0, 1, 2)), ("primer_late", (0, 1, 1))):
+        for order, context in zip(task.orders, contexts(name, task), strict=True):
+            picked = [states[level][index] for level, index in zip(levels, order, strict=True)]
+            assert_same(compose(task.prefix, picked, order="sequential"), context, assert_close)
+        for order, context in zip(task.orders, contexts(f"{name}_kv", task), strict=True):
+            picked = [
+                replace(states[0][index], key=states[level][index].key, value=states[level][index].value)
+                for level, index in zip(levels, order, strict=True)
+            ]
+            assert_same(compose(task.prefix, picked, order="sequential"), context, assert_close)
+
+
+def test_depth_ends_where_the_models_positions_do(tiny_model, assert_close):
+    primer = ids(3000, 50)
+    task = task_of(tiny_model("qwen3_5"), (1600, 1600, 20), orders=((0, 1, 2),), primer=primer)
+    assert len(task.primed_states(5)) == 3
+    assert_close("key", task.primed_states(0)[0].key, task.primed_states(5)[0].key, 1e-6)

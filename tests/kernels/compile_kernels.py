@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 
 import triton
-import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -27,7 +26,7 @@ SOLVED = dict.fromkeys(("w_scale", "y", "to_end", "total", "transition", "update
 SOLVED |= {"w_high": "*fp16", "w_low": "*fp16", "lengths": "*i64"}
 
 
-def compiled(kernel, constants, types, warps):
+def compiled(kernel, constants, types, warps, **options):
     """Numbers of one compiled kernel, with strides that 16 divides, as a launch would specialise it."""
     signature, attributes = {}, {}
     for index, name in enumerate(kernel.arg_names):
@@ -35,7 +34,7 @@ def compiled(kernel, constants, types, warps):
         if signature[name].startswith("*") or (STRIDE.match(name) and name not in constants):
             attributes[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constants, attributes)
-    made = triton.compile(source, target=HOPPER, options={"num_warps": warps})
+    made = triton.compile(source, target=HOPPER, options={"num_warps": warps} | options)
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(made.asm["cubin"])
@@ -53,7 +52,7 @@ def compiled(kernel, constants, types, warps):
 
 
 def kernels():
-    """(name, kernel, constants, types, warps) of everything that a GPU runs."""
+    """(name, kernel, constants, types, warps, and options that it is launched with) of everything that a GPU runs."""
     for dim in (64, 128):
         for storage in ("fp16", "fp32"):
             maps = TABLES | STATES | {"t_base": f"*{storage}", "u_base": f"*{storage}"}
@@ -63,18 +62,33 @@ def kernels():
                 constants = shape | {"BV": config.values, "CHAINS": chains, "ENTRIES": False}
                 constants |= {"STAGES": 2 * config.ahead + 1}
                 yield f"chains {chains} {dim} {storage}", compose._chains, constants, maps, config.warps
+            constants |= {"PACKED": True, "ENTRIES": True}
+            yield f"packed chains {dim} {storage}", compose._chains, constants, maps, config.warps
             yield f"rotations {dim} {storage}", compose._rotations, shape | {"BV": dim, "STAGES": 1}, maps, 8
         for dtype in ("bf16", "fp32"):
             types = SOLVED | {"k": f"*{dtype}", "v": f"*{dtype}"}
             shape = {"K": dim, "V": dim, "BK": dim, "BLOCK": delta.BLOCK, "HALF": dtype != "fp32"}
-            yield f"solve {dim} {dtype}", delta._solve, shape | {"BV": dim, "g_h": 1, "beta_h": 1}, types, 4
+            yield (
+                f"solve {dim} {dtype}",
+                delta._solve,
+                shape | {"BV": dim, "g_h": 1, "beta_h": 1},
+                types,
+                4,
+                {"num_stages": 1},
+            )
             yield f"walk {dim} {dtype}", delta._walk, shape | {"BN": dim, "STAGES": 2}, types, 8 if dim > 64 else 4
     types = dict.fromkeys(("key_base", "value_base", "cos", "sin", "out_key", "out_value"), "*bf16")
     shape = {"D": 256, "R": 64, "WIDE": 256, "TOKENS": relocate.TOKENS, "SLOTS": True}
-    yield "relocate 256 bf16", relocate._relocate, shape, types | {"parts": "*i64", "slots": "*i64"}, 4
+    yield (
+        "relocate 256 bf16",
+        relocate._relocate,
+        shape,
+        types | {"parts": "*i64", "slots": "*i64"},
+        4,
+        {"enable_fp_fusion": False},
+    )
 
 
 if __name__ == "__main__":
     assert isinstance(compose._chains, triton.JITFunction), "kernels are being interpreted: unset TRITON_INTERPRET"
-    assert tl is not None
-    json.dump({name: compiled(*rest) for name, *rest in kernels()}, sys.stdout)
+    json.dump({name: compiled(*rest[:4], **(rest[4] if rest[4:] else {})) for name, *rest in kernels()}, sys.stdout)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linearkv.kernels.backend import use_backend
+from linearkv.kernels.backend import accumulation_dtype, use_backend
 from linearkv.kernels.chunk_delta import chunk_delta
 from linearkv.kernels.chunk_delta.reference import recurrent
 
@@ -13,6 +13,13 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LENGTHS = (1, 2, 3, 63, 64, 65, 127, 128, 129, 200)
 
 # (lowest, highest) log decay and write strength: from heads that forget nothing to heads that keep nothing.
+DTYPES = [  # backend, dtype of keys and of values, allowed error
+    ("torch", torch.float64, torch.float64, 1e-10),
+    ("triton", torch.float32, torch.float32, 1e-5),
+    ("triton", torch.bfloat16, torch.bfloat16, 1e-5),
+    ("triton", torch.float32, torch.bfloat16, 1e-5),
+    ("triton", torch.float16, torch.float16, 1e-5),
+]
 GATES = {
     "near identity": ((-1e-4, 0.0), (0.0, 1e-3)),
     "ordinary": ((-0.2, 0.0), (0.1, 0.9)),
@@ -97,18 +104,33 @@ def test_a_key_head_serves_consecutive_value_heads(assert_close):
     group=st.sampled_from((1, 3)),
     dims=st.tuples(st.integers(1, 20), st.integers(1, 20)),
     gates=st.sampled_from(sorted(GATES)),
+    dtypes=st.sampled_from(DTYPES),
     seed=st.integers(0, 2**32),
 )
-def test_padding_of_a_ragged_batch_is_never_read(lengths, padding, key_heads, group, dims, gates, seed, assert_close):
+def test_padding_of_a_ragged_batch_is_never_read(
+    lengths, padding, key_heads, group, dims, gates, dtypes, seed, assert_close
+):
     shape = {"key_heads": key_heads, "value_heads": key_heads * group, "key_dim": dims[0], "value_dim": dims[1]}
     k, v, g, beta, initial = make_segment(max(lengths) + padding, batch=len(lengths), gates=gates, seed=seed, **shape)
+    backend, key_dtype, value_dtype, ratio = dtypes
+    k, v, g, beta = k.to(key_dtype), v.to(value_dtype), *(x.to(accumulation_dtype(k.to(key_dtype))) for x in (g, beta))
     for row, length in enumerate(lengths):
         for x in (k, v, g, beta):
             x[row, length:] = float("nan")
-    state = run_map(k, v, g, beta, initial, torch.tensor(lengths))
+    column = torch.tensor([[length, 7] for length in lengths])[:, 0]  # not contiguous, as a column of a table is not
+    with use_backend(backend):
+        transition, update = chunk_delta(k, v, g, beta, column)
+    state = transition.double() @ initial + update.double()
     for row, length in enumerate(lengths):
-        alone = recurrent(*(x[row : row + 1, :length] for x in (k, v, g, beta)), initial[row : row + 1])
-        assert_close(f"row {row} of length {length}", alone[0], state[row], 1e-10)
+        alone = recurrent(*(x[row : row + 1, :length].double() for x in (k, v, g, beta)), initial[row : row + 1])
+        assert_close(f"row {row} of length {length}", alone[0], state[row], ratio)
+
+
+def test_lengths_beyond_the_batch_count_as_all_of_it(backend):
+    k, v, g, beta, _ = (x.float() for x in make_segment(70, batch=2))
+    whole, clamped = chunk_delta(k, v, g, beta), chunk_delta(k, v, g, beta, torch.tensor([100, 70]))
+    for one, other in zip(whole, clamped, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_no_tokens_are_the_identity_map():
@@ -153,9 +175,11 @@ def test_half_precision_inputs_are_accumulated_in_float32(dtype, assert_close):
         (lambda k, v, g, beta: (k, v, g[..., :1], beta), "shapes do not agree"),
         (lambda k, v, g, beta: (k, v, g, beta[:, :1]), "shapes do not agree"),
         (lambda k, v, g, beta: (k[:, :, [0, 1, 1]], v, g, beta), "2 value heads cannot be served by 3 key heads"),
+        (lambda k, v, g, beta: (k, v, g, beta, torch.tensor([5, 5])), r"lengths must be integers \[1\]"),
+        (lambda k, v, g, beta: (k, v, g, beta, torch.tensor([5.0])), "lengths must be integers"),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused(change, message):
-    k, v, g, beta, _ = make_segment(5)
+def test_shapes_that_do_not_fit_are_refused(backend, change, message):
+    k, v, g, beta, _ = (x.float() for x in make_segment(5))
     with pytest.raises(ValueError, match=message):
         chunk_delta(*change(k, v, g, beta))

@@ -274,6 +274,27 @@ def test_entry_states_are_those_of_the_maps_before(count, dims, dtype, seed, ass
                 assert_close(f"{backend} {position}", before, entry, 1e-6)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_state_may_be_composed_in_place(backend, order, assert_close):
+    """As in a pool of states: the result takes the initial state's place."""
+    (transitions, updates), random = random_maps(4, (3,), 16, 16, torch.float32, 0, (1.0, 0.5))
+    initial = random(3, 16, 16).to(DEVICE)
+    expected = compose_states(transitions, updates, initial, order)
+    state = initial.clone()
+    assert_close("state", expected, compose_states(transitions, updates, state, order, out=state), 1e-6)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_states_of_any_strides(backend, order, assert_close):
+    (transitions, updates), random = random_maps(3, (2, 3), 16, 16, torch.float32, 0, (1.0, 0.5))
+    shared = random(1, 1, 3, 16, 16).to(DEVICE).expand(2, 2, -1, -1, -1)
+    out = torch.full((3, 2, 2, 16, 16), float("nan"), device=DEVICE).permute(2, 1, 0, 3, 4)
+    compose_states(transitions, updates, shared, order, requests=[[0, 1, 2], [2]], out=out)
+    for request, maps in enumerate(([0, 1, 2], [2])):
+        picked = [[part[index] for index in maps] for part in (transitions, updates)]
+        assert_close("state", compose_states(*picked, shared[request], order), out[request], 1e-6)
+
+
 def test_states_beyond_float16_stay_finite(assert_close):
     """Updates of 6e4 each add up past what float16 holds; the kernel's parts of a state must not overflow."""
     transitions = [torch.eye(16, device=DEVICE).half() for _ in range(40)]

@@ -91,9 +91,23 @@ def test_parts_that_lie_anywhere_in_memory_are_read_right(backend, device):
     expected = relocate(keys, values, cos, sin)
     shifted = [torch.cat([part.new_zeros(1), part.flatten()])[1:].view(part.shape) for part in keys]
     strided = [part.repeat_interleave(2, dim=1)[:, ::2] for part in values]
-    key, value = relocate(shifted, strided, cos, sin)
-    assert torch.equal(key, expected[0])
-    assert torch.equal(value, expected[1])
+    turned = [part.transpose(1, 2).contiguous().transpose(1, 2) for part in keys]  # dense, and heads outside tokens
+    for some_keys, some_values in ((shifted, strided), (turned, values), (keys, [part.clone() for part in values])):
+        key, value = relocate(some_keys, some_values, cos, sin)
+        assert torch.equal(key, expected[0])
+        assert torch.equal(value, expected[1])
+
+
+def test_a_token_of_a_negative_slot_goes_nowhere(backend, device):
+    """vLLM's padding; and slots may be a column of a larger table."""
+    keys, values, cos, sin = make_parts((4,), 8, 8, torch.float32, device)
+    cache = [torch.full((1, 2, 4, 2, 8), float("nan"), device=device) for _ in range(2)]
+    slots = torch.tensor([[5, 9], [-1, 9], [0, 9], [3, 9]], device=device)[:, 0]
+    relocate(keys, values, cos, sin, out=(cache[0], cache[1]), slots=slots)
+    for moved, part in zip(cache, relocate(keys, values, cos, sin), strict=True):
+        flat = moved.flatten(1, 2)
+        assert torch.equal(flat[:, [5, 0, 3]], part[:, [0, 2, 3]])
+        assert int((~flat.isnan()).any(-1).any(-1).sum()) == 3
 
 
 def test_dimensions_past_the_rotary_ones_stay(backend, device):
@@ -133,15 +147,16 @@ def test_shapes_that_do_not_fit_are_refused(change):
 
 
 @pytest.mark.parametrize(
-    ("cache", "slots", "message"),
+    ("key_cache", "value_cache", "slots", "message"),
     [
-        ((1, 1, 4, 2, 32), None, "no room for 5 tokens"),
-        ((1, 1, 8, 3, 32), None, "does not fit keys"),
-        ((1, 8, 2, 32), None, r"must be torch.float32 \[La, B, S, H, D\]"),
-        ((1, 1, 8, 2, 32), torch.arange(4), r"slots must be int64 \[5\]"),
+        ((1, 1, 4, 2, 32), (1, 1, 4, 2, 32), None, "no room for 5 tokens"),
+        ((1, 1, 8, 3, 32), (1, 1, 8, 3, 32), None, "does not fit keys"),
+        ((1, 8, 2, 32), (1, 8, 2, 32), None, r"must be torch.float32 \[La, B, S, H, D\]"),
+        ((1, 1, 8, 2, 32), (1, 1, 8, 2, 32), torch.arange(4), r"slots must be int64 \[5\]"),
+        ((1, 4, 4, 2, 32), (1, 2, 8, 2, 32), torch.arange(5), "key and value cache differ"),
     ],
 )
-def test_a_cache_that_does_not_fit_is_refused(cache, slots, message):
+def test_a_cache_that_does_not_fit_is_refused(key_cache, value_cache, slots, message):
     keys, values, cos, sin = make_parts((5,), 32, 8, torch.float32, "cpu")
     with pytest.raises(ValueError, match=message):
-        relocate(keys, values, cos, sin, out=(torch.empty(cache), torch.empty(cache)), slots=slots)
+        relocate(keys, values, cos, sin, out=(torch.empty(key_cache), torch.empty(value_cache)), slots=slots)

@@ -100,3 +100,17 @@ def test_an_engine_answers_from_compact_states_as_from_fp16_ones(corpus, tmp_pat
             answer = engine.query("Who recast the bell?", k=4)
             answers[policy] = answer.text, answer.cache.hits, engine.stats()
     assert answers["fp16"][:2] == answers["compact"][:2]
+
+
+def test_a_transition_that_is_not_a_number_is_kept_and_shows(reference, prefix, states):
+    """Left out it would compose to a plausible state."""
+    broken = states[0].transition.clone()
+    broken[0, 0] = float("nan")
+    again = unpack(pack(dataclasses.replace(states[0], transition=broken), reference.layer_types, "compact"))
+    assert compose(prefix, [again]).recurrent[0, 0].isnan().all()
+
+
+def test_rows_that_name_no_transition_are_refused(reference, states):
+    small = stored(states, reference, "compact")[0]
+    with pytest.raises(ValueError, match="rows name transition 1000"):
+        dataclasses.replace(small, rows=torch.full_like(small.rows, 1000))
