@@ -7,6 +7,7 @@ with the store for the next process.
 
 import json
 import logging
+import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,6 +24,8 @@ WORTH_COMPOSING = 1.05
 for it, only if it is sooner by as much: full prefill is exact."""
 TRY_AGAIN = 16
 """After so many prompts that were not restored in whole one is, since a tier that is not used is not timed either."""
+ROOM = 16 << 20
+"""Bytes that must be free on the disk for rates to be kept."""
 IN_MEMORY = "memory"
 
 
@@ -142,6 +145,8 @@ class Planner:
         )
         aside = None
         try:
+            if shutil.disk_usage(self.file.parent).free < ROOM:
+                return  # the last of a disk belongs to what was asked to be kept
             with tempfile.NamedTemporaryFile("w", dir=self.file.parent, prefix=".speeds", delete=False) as file:
                 aside = Path(file.name)
                 file.write(text)
