@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    # Before anything imports Triton: what it defines at import is then interpreted or compiled for good.
+    os.environ["TRITON_INTERPRET"] = "1"
+
 # The tests' tensors are tiny: a second thread mostly waits for the first, and where the cores are shared it waits long.
 torch.set_num_threads(1)
 

@@ -125,7 +125,8 @@ def _walk(
     t, kd = tl.arange(0, BLOCK), tl.arange(0, BK)
     length = tl.load(lengths + segment).to(tl.int32)
     in_k = (kd < K)[None, :] & (t >= 0)[:, None]
-    state = tl.where((column[:, None] == kd[None, :]) & (of_update == 0), 1.0, 0.0)
+    of_y = tl.where(of_update, V, 0)  # columns that Y has for this tile: none of the transition's
+    state = tl.where(tl.where(of_update, -1, column)[:, None] == kd[None, :], 1.0, 0.0)
     k += segment * k_b + (head // group) * k_h
     for block in tl.range(tl.cdiv(length, BLOCK), num_stages=STAGES):
         at = row * blocks + block
@@ -136,7 +137,7 @@ def _walk(
         ws = tl.load(w_scale + at * BLOCK + t)
         end = tl.load(to_end + at * BLOCK + t)
         from_y = y + at * BLOCK * V + t[:, None] * V + column[None, :]
-        written = tl.trans(tl.load(from_y, mask=(of_update & (column < V))[None, :] & (t >= 0)[:, None], other=0.0))
+        written = tl.trans(tl.load(from_y, mask=(column < of_y)[None, :] & (t >= 0)[:, None], other=0.0))
         real = (token < length)[:, None] & in_k
         keys = tl.load(k + token.to(tl.int64)[:, None] * k_t + kd[None, :], mask=real, other=0.0)
 

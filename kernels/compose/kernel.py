@@ -70,13 +70,14 @@ def _tile(base, distances, at, offsets, mask, WHOLE: tl.constexpr):
 @triton.jit
 def _transition(base, distances, rows, at, head, k, k_in, K: tl.constexpr, BK: tl.constexpr, PACKED: tl.constexpr):
     """The transition [BK, BK] of `head` in map `at`; zeros, without a read, where a packed one does not hold it."""
-    within = (k < K)[:, None] & (k_in < K)[None, :]
     if PACKED:
         address = tl.load(rows + at)
         row = tl.load(address.to(tl.pointer_type(tl.int32)) + head, mask=address != 0, other=head)
+        within = (k < tl.where(row >= 0, K, 0))[:, None] & (k_in < K)[None, :]
         offsets = tl.maximum(row, 0).to(tl.int64) * K * K + k[:, None] * K + k_in[None, :]
-        tile = _tile(base, distances, at, offsets, within & (row >= 0), False)
+        tile = _tile(base, distances, at, offsets, within, False)
     else:
+        within = (k < K)[:, None] & (k_in < K)[None, :]
         tile = _tile(base, distances, at, head * K * K + k[:, None] * K + k_in[None, :], within, BK == K)
     return tile
 
