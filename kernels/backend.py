@@ -70,8 +70,9 @@ def implementation(
         )
     if wanted == "triton" and not (triton_usable(device) or os.environ.get("TRITON_INTERPRET") == "1"):
         raise LinearKVError(
-            f"the Triton version of operation {operation!r} cannot run on {device}: it needs a CUDA device and the "
-            f"triton package; use backend 'auto' or 'torch' (or set TRITON_INTERPRET=1 to test kernels without a GPU)"
+            f"the Triton version of operation {operation!r} cannot run on {device}: it needs a CUDA device of compute "
+            f"capability 9.0 or more and the triton package; use backend 'auto' or 'torch' "
+            f"(or set TRITON_INTERPRET=1 to test kernels without a GPU)"
         )
     return versions[wanted]
 

@@ -6,7 +6,7 @@ module is the path through them, and what is said of it afterwards.
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from linearkv.answers import Answer, CacheUse, Source, Timings
@@ -67,7 +67,6 @@ class AnswerStream(Iterator[str]):
         self._max_new_tokens = max_new_tokens
         self._sampling = sampling
         self._answer: Answer | None = None
-        self._mode = plan.mode
         self._chunks = [ChunkTokens.of(hit, prompt) for hit in plan.in_prompt_order]
         self._check_length()
         self._pieces = self._run()
@@ -93,9 +92,10 @@ class AnswerStream(Iterator[str]):
         composed = chunks[: len(chunks) - plan.pivot] if plan.mode == "composed" else []
         choice = self._choose(composed)
         if choice.full:
-            composed, self._mode = [], "full"
+            composed = []
+            plan = self._plan = replace(plan, mode="full")
         tail = [*chain.from_iterable(c.token_ids for c in chunks[len(composed) :]), *self._question_ids]
-        if self._mode == "full":
+        if plan.mode == "full":
             restored_at = started
             context = self._model.empty_context()
             tail = [*prompt.prefix_ids, *tail]
@@ -125,7 +125,7 @@ class AnswerStream(Iterator[str]):
                 decode_s += time.perf_counter() - asked_at
             else:
                 first_at = time.perf_counter()
-                if self._mode == "full":
+                if plan.mode == "full":
                     planner.prefill.saw(len(tail), first_at - composed_at)
             if token is None:
                 break
@@ -156,7 +156,7 @@ class AnswerStream(Iterator[str]):
                 ttft_s=self._retrieve_s + restore_s + compose_s + prefill_s,
                 decode_s=decode_s,
             ),
-            mode="full" if self._mode == "full" else self._plan.name,
+            mode=self._plan.name,
             finish=finish,
             tokens=len(ids),
         )
