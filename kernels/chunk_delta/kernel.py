@@ -1,10 +1,10 @@
-"""Chunk delta in Triton: two launches for all segments, heads and blocks of 64 tokens. The reference has the maths.
+"""Chunk delta in Triton: three launches for all segments, heads and blocks of 64 tokens. The reference has the maths.
 
 `_solve` handles every block on its own: it inverts the block's unit triangular system, which does not depend on the
-state, and leaves W = (I + A)^{-1} b exp(G) k and Y = (I + A)^{-1} b v. `_walk` takes a tile of columns of the state
-[transition | update] along the blocks of its segment, transposed so that it stays in registers:
+state, and leaves W = E (I + A)^{-1} b exp(G) k and Y = E (I + A)^{-1} b v, with E = exp(G_C - G). `_walk` takes a tile
+of columns of the transition or the update along the blocks of its segment, transposed so that it stays in registers:
 
-    w = Y - W S,    S <- exp(G_C) S + sum_t exp(G_C - G_t) k_t w_t^T        for both parts; Y is 0 for the transition
+    w = Y - W S,    S <- exp(G_C) S + sum_t k_t w_t^T        for both parts; Y is 0 for the transition
 
 Precision: operands are split into two float16 parts each (22 bits) and products summed in float32; keys and values that
 come in half precision need one part.
@@ -58,7 +58,7 @@ def _inverse(system, BLOCK: tl.constexpr):
 
 @triton.jit
 def _solve(
-    k, v, g, beta, lengths, w_high, w_low, w_scale, y, to_end, total,
+    k, v, g, beta, lengths, w_high, w_low, w_scale, y, total,
     k_b, k_t, k_h, v_b, v_t, v_h, g_b, g_t, g_h, beta_b, beta_t, beta_h,
     blocks, heads, group,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, BLOCK: tl.constexpr, HALF: tl.constexpr,
@@ -96,37 +96,34 @@ def _solve(
     inverse = _inverse(tl.where(below, write[:, None] * alike * pairwise, 0.0), BLOCK)
     w = _times(inverse * (write * from_start)[None, :], k_high, k_low, not HALF)
     high, low, scale = halves(w)
-    of_k, of_v = at * BLOCK * K + t[:, None] * K + kd[None, :], at * BLOCK * V + t[:, None] * V + vd[None, :]
-    whole_k, whole_v = (kd < K)[None, :] & (t >= 0)[:, None], (vd < V)[None, :] & (t >= 0)[:, None]
+    of_k, whole_k = at * BLOCK * K + t[:, None] * K + kd[None, :], (kd < K)[None, :] & (t >= 0)[:, None]
     tl.store(w_high + of_k, high, mask=whole_k)
     tl.store(w_low + of_k, low, mask=whole_k)
-    tl.store(w_scale + at * BLOCK + t, scale)
+    to_end = tl.sum(tl.where((t == BLOCK - 1)[:, None], pairwise, 0.0), axis=0)
+    tl.store(w_scale + at * BLOCK + t, scale * to_end)
     written = _times(inverse * (write * v_scale)[None, :], v_high, v_low, not HALF)
-    tl.store(y + of_v, written, mask=whole_v)
-    tl.store(to_end + at * BLOCK + t, tl.sum(tl.where((t == BLOCK - 1)[:, None], pairwise, 0.0), axis=0))
+    of_y = at * BLOCK * V + vd[:, None] * BLOCK + t[None, :]
+    tl.store(y + of_y, tl.trans(written * to_end[:, None]), mask=(vd < V)[:, None] & (t >= 0)[None, :])
     tl.store(total + at, tl.exp(tl.sum(decay, axis=0)))
 
 
 @triton.jit
 def _walk(
-    k, lengths, w_high, w_low, w_scale, y, to_end, total, transition, update,
+    k, lengths, w_high, w_low, w_scale, y, total, out,
     k_b, k_t, k_h,
     blocks, heads, group,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr,
-    HALF: tl.constexpr, STAGES: tl.constexpr,
+    K: tl.constexpr, COLUMNS: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BLOCK: tl.constexpr,
+    UPDATE: tl.constexpr, HALF: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """A tile of columns, of the transition for the first programs of a head and of the update for the rest."""
-    t_tiles: tl.constexpr = (K + BN - 1) // BN
-    row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """A tile of the columns of the update, or of the transition, which starts from the identity and has no Y."""
+    row = tl.program_id(0).to(tl.int64)
     segment, head = row // heads, row % heads
-    of_update = tile >= t_tiles
-    width = tl.where(of_update, V, K)
-    column = tl.where(of_update, tile - t_tiles, tile) * BN + tl.arange(0, BN)
+    column = tl.program_id(1) * BN + tl.arange(0, BN)
     t, kd = tl.arange(0, BLOCK), tl.arange(0, BK)
     length = tl.load(lengths + segment).to(tl.int32)
     in_k = (kd < K)[None, :] & (t >= 0)[:, None]
-    of_y = tl.where(of_update, V, 0)  # columns that Y has for this tile: none of the transition's
-    state = tl.where(tl.where(of_update, -1, column)[:, None] == kd[None, :], 1.0, 0.0)
+    in_y = (column < COLUMNS)[:, None] & (t >= 0)[None, :]
+    state = tl.zeros((BN, BK), tl.float32) if UPDATE else tl.where(column[:, None] == kd[None, :], 1.0, 0.0)
     k += segment * k_b + (head // group) * k_h
     for block in tl.range(tl.cdiv(length, BLOCK), num_stages=STAGES):
         at = row * blocks + block
@@ -135,26 +132,27 @@ def _walk(
         wh = tl.load(w_high + of_k, mask=in_k, other=0.0)
         wl = tl.load(w_low + of_k, mask=in_k, other=0.0)
         ws = tl.load(w_scale + at * BLOCK + t)
-        end = tl.load(to_end + at * BLOCK + t)
-        from_y = y + at * BLOCK * V + t[:, None] * V + column[None, :]
-        written = tl.trans(tl.load(from_y, mask=(column < of_y)[None, :] & (t >= 0)[:, None], other=0.0))
         real = (token < length)[:, None] & in_k
         keys = tl.load(k + token.to(tl.int64)[:, None] * k_t + kd[None, :], mask=real, other=0.0)
 
         high, low, scale = halves(state)
-        erased = tl.dot(high, tl.trans(wl), tl.dot(low, tl.trans(wh)))
-        erased = tl.dot(high, tl.trans(wh), erased)
-        written = (written - erased * scale[:, None] * ws[None, :]) * end[None, :]
+        written = tl.dot(high, tl.trans(wl), tl.dot(low, tl.trans(wh)))
+        written = -tl.dot(high, tl.trans(wh), written) * scale[:, None] * ws[None, :]
+        if UPDATE:
+            of_y = at * BLOCK * COLUMNS + column[:, None] * BLOCK + t[None, :]
+            written += tl.load(y + of_y, mask=in_y, other=0.0)
         high, low, scale = halves(written)
         keys = keys.to(tl.float32)
         k_high = keys.to(tl.float16)
-        added = tl.dot(high, k_high, tl.dot(low, k_high))
+        # Summed onto the state in the scale of what is added: a power of two, and no second accumulator.
+        state = state * (tl.load(total + at) / scale)[:, None]
+        state = tl.dot(high, k_high, tl.dot(low, k_high, state))
         if not HALF:
             k_low = (keys - k_high.to(tl.float32)).to(tl.float16)
-            added = tl.dot(high, k_low, added)
-        state = state * tl.load(total + at) + added * scale[:, None]
-    out = tl.where(of_update, update + row * K * V, transition + row * K * K)
-    tl.store(out + kd[None, :] * width + column[:, None], state, mask=(column < width)[:, None] & (kd < K)[None, :])
+            state = tl.dot(high, k_low, state)
+        state = state * scale[:, None]
+    of_out = row * K * COLUMNS + kd[None, :] * COLUMNS + column[:, None]
+    tl.store(out + of_out, state, mask=(column < COLUMNS)[:, None] & (kd < K)[None, :])
 
 
 def chunk_delta(
@@ -173,26 +171,27 @@ def chunk_delta(
 
     transition, update = empty(key_dim, key_dim), empty(key_dim, value_dim)
     w_high, w_low = (empty(blocks, BLOCK, key_dim, dtype=torch.float16) for _ in range(2))
-    w_scale, to_end, total = empty(blocks, BLOCK), empty(blocks, BLOCK), empty(blocks)
+    w_scale, total = empty(blocks, BLOCK), empty(blocks)
     y = empty(blocks, BLOCK, value_dim)
     rows = batch * heads
     if not rows:
         return transition, update
-    shapes = {"K": key_dim, "V": value_dim, "BK": padded(key_dim), "BLOCK": BLOCK}
+    shapes = {"K": key_dim, "BK": padded(key_dim), "BLOCK": BLOCK}
     shapes["HALF"] = k.dtype != torch.float32 and v.dtype != torch.float32
     columns = min(128, padded(max(key_dim, value_dim)))
     with on(k):
         if blocks:
             _solve[rows, blocks](
-                k, v, g, beta, lengths, w_high, w_low, w_scale, y, to_end, total,
+                k, v, g, beta, lengths, w_high, w_low, w_scale, y, total,
                 *k.stride()[:3], *v.stride()[:3], *g.stride(), *beta.stride(),
                 blocks, heads, heads // key_heads,
-                **shapes, BV=padded(value_dim), num_warps=4, num_stages=1,
+                **shapes, V=value_dim, BV=padded(value_dim), num_warps=4, num_stages=1,
             )  # fmt: skip
-        _walk[rows, triton.cdiv(key_dim, columns) + triton.cdiv(value_dim, columns)](
-            k, lengths, w_high, w_low, w_scale, y, to_end, total, transition, update,
-            *k.stride()[:3],
-            blocks, heads, heads // key_heads,
-            **shapes, BN=columns, STAGES=2, num_warps=8 if columns > 64 else 4,
-        )  # fmt: skip
+        for out, width in ((transition, key_dim), (update, value_dim)):
+            _walk[rows, triton.cdiv(width, columns)](
+                k, lengths, w_high, w_low, w_scale, y, total, out,
+                *k.stride()[:3],
+                blocks, heads, heads // key_heads,
+                **shapes, COLUMNS=width, BN=columns, UPDATE=out is update, STAGES=3 if shapes["HALF"] else 2, num_warps=8 if columns > 64 else 4,
+            )  # fmt: skip
     return transition, update

@@ -57,13 +57,26 @@ def _parts_times(high, low, y):
 
 
 @triton.jit
-def _tile(base, distances, at, offsets, mask, WHOLE: tl.constexpr):
-    """Elements `offsets` of the tensor that lies distances[at] elements from `base`. `WHOLE`: nothing is masked.
+def _place(base, distances, at, mask):
+    """Where the tensor is that lies distances[at] elements from `base`; `base` where masked.
 
     Distances, since an address made a pointer loses what is known of its alignment, and is read element by element.
     """
     aligned: tl.constexpr = 128 // base.dtype.element_ty.primitive_bitwidth  # elements of 16 bytes
-    tensor = base + tl.multiple_of(tl.load(distances + at), aligned)
+    return base + tl.multiple_of(tl.load(distances + at, mask=mask, other=0), aligned)
+
+
+@triton.jit
+def _visited(first, count, step, reverse: tl.constexpr):
+    """The map of a step; beyond the last step, the last step's."""
+    step = tl.minimum(step, count - 1)
+    return first + (count - 1 - step if reverse else step)
+
+
+@triton.jit
+def _tile(base, distances, at, offsets, mask, WHOLE: tl.constexpr):
+    """Elements `offsets` of the tensor that lies distances[at] elements from `base`. `WHOLE`: nothing is masked."""
+    tensor = _place(base, distances, at, True)
     return tl.load(tensor + offsets) if WHOLE else tl.load(tensor + offsets, mask=mask, other=0.0)
 
 
@@ -90,7 +103,7 @@ def _chains(
     heads,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     PACKED: tl.constexpr,
-    CHAINS: tl.constexpr, ENTRIES: tl.constexpr, STAGES: tl.constexpr,
+    CHAINS: tl.constexpr, ENTRIES: tl.constexpr,
 ):  # fmt: skip
     """One or both chains of a head and tile of values of a request.
 
@@ -114,19 +127,27 @@ def _chains(
     initial += request * initial_r + head * initial_n + v[:, None] * initial_v + k[None, :] * initial_k
     out += request * out_r + head * out_n + v[:, None] * out_v + k[None, :] * out_k
 
-    for reverse in tl.range(CHAINS):
+    for reverse in tl.static_range(CHAINS):
         state = tl.load(initial, mask=in_state, other=0.0).to(tl.float32)
-        for step in tl.range(count, num_stages=STAGES):
-            at = first + tl.where(reverse == 1, count - 1 - step, step)
+        # Updates come through registers, since they are read transposed: the next one, and where the one after it lies.
+        place = _place(u_base, updates, _visited(first, count, 0, reverse), count > 0)
+        next_u = tl.load(place + of_update, mask=in_update & (count > 0), other=0.0)
+        place = _place(u_base, updates, _visited(first, count, 1, reverse), count > 0)
+        for step in range(count):
+            at = _visited(first, count, step, reverse)
             if ENTRIES:
                 tl.store(entries + at * heads * K * V + of_update, tl.trans(state), mask=in_update)
             t = _transition(t_base, transitions, rows, at, head, k, k_in, K, BK, PACKED)
-            u = _tile(u_base, updates, at, of_update, in_update, whole_u)
+            u = next_u
+            next_u = tl.load(place + of_update) if whole_u else tl.load(place + of_update, mask=in_update, other=0.0)
+            place = _place(u_base, updates, _visited(first, count, step + 2, reverse), True)
             state = _times(state, tl.trans(t)) + tl.trans(u).to(tl.float32)
         if CHAINS == 2:
+            state *= 0.5
+        if reverse:
             # Half of the first chain waits in the output and not in registers.
             tl.debug_barrier()
-            state = 0.5 * state + tl.load(out, mask=in_state & (reverse == 1), other=0.0)
+            state += tl.load(out, mask=in_state, other=0.0)
         tl.store(out, state, mask=in_state)
 
 
@@ -215,13 +236,13 @@ class ChainConfig(NamedTuple):
 def chain_config(key_dim: int, value_dim: int, itemsize: int) -> ChainConfig:
     """For heads of `[key_dim, value_dim]`, powers of two, with elements of `itemsize` bytes in storage.
 
-    As many maps ahead as the shared memory of a Hopper processor holds; three tf32 products need some of it themselves.
+    Half of a head's values, so that two programs share a Hopper processor and one multiplies while the other rounds; as
+    many transitions ahead as leave room for both, or for one where they are of float32.
     """
-    values = min(128 if itemsize == 2 else 64, value_dim)
-    transition, update = key_dim * key_dim * itemsize, key_dim * values * itemsize
-    room = 200_000 - (transition if itemsize == 4 else 0)
-    ahead = next((n for n in (2, 1) if (n + 1) * transition + n * update <= room), 0)
-    return ChainConfig(values, 8 if values > 64 else 4, ahead)
+    values = min(64, value_dim)
+    room = (113_000 if itemsize == 2 else 200_000) - key_dim * key_dim * (itemsize if itemsize == 4 else 0)
+    ahead = next((n for n in (2, 1) if (n + 1) * key_dim * key_dim * itemsize <= room), 0)
+    return ChainConfig(values, 4, ahead)
 
 
 def compose_states(
@@ -328,7 +349,7 @@ def _launch_chains(
         PACKED=table.packed,
         CHAINS=2 if both else 1,
         ENTRIES=entries is not None,
-        STAGES=2 * config.ahead + 1,  # one more for each of two loads in a row: where a map is, then the map
+        num_stages=2 * config.ahead + 1,  # one more for each of two loads in a row: where a map is, then the map
         num_warps=config.warps,
     )
 

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from linearkv.kernels.halves import distances, on, on_device, readable
 
-TOKENS = 16  # of a program
+ROWS = 32  # of a program: tokens times heads
 
 
 @triton.jit
@@ -28,45 +28,69 @@ def _rounded(x, TYPE: tl.constexpr):
 
 
 @triton.jit
+def _turned(x, across, cos, sin):
+    """x cos + across sin in the type of x, which is rounded to after each of the three operations."""
+    own = _rounded(x.to(tl.float32) * cos.to(tl.float32), x.dtype)
+    crossed = _rounded(across.to(tl.float32) * sin.to(tl.float32), x.dtype)
+    return _rounded(own + crossed, x.dtype).to(x.dtype)
+
+
+@triton.jit
 def _relocate(
     key_base, value_base, parts, cos, sin, slots, out_key, out_value,
     key_l, key_b, key_s, key_h,
     value_l, value_b, value_s, value_h,
-    heads, block, capacity,
-    D: tl.constexpr, R: tl.constexpr, WIDE: tl.constexpr, TOKENS: tl.constexpr, SLOTS: tl.constexpr,
+    capacity,
+    H: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """A few tokens of one chunk and layer, all heads. parts: [n, 4] int64 of each chunk: where its keys and values are
+    """A few (token, head) rows of one chunk and layer. parts: [n, 4] int64 of each chunk: where its keys and values are
     (elements from the bases), its tokens, and the position where the first of them lands."""
-    first = tl.program_id(0) * TOKENS
+    first = tl.program_id(0) * ROWS
     part = parts + tl.program_id(1) * 4
     layer = tl.program_id(2).to(tl.int64)
-    length = tl.load(part + 2)
-    if first >= length:
+    length = tl.load(part + 2).to(tl.int32)
+    if first >= length * H:
         return
     aligned: tl.constexpr = 128 // key_base.dtype.element_ty.primitive_bitwidth  # elements of 16 bytes
-    keys = key_base + tl.multiple_of(tl.load(part), aligned)
-    values = value_base + tl.multiple_of(tl.load(part + 1), aligned)
-    t, d = tl.arange(0, TOKENS)[:, None], tl.arange(0, WIDE)[None, :]
-    present = (first + t < length) & (d < D)
-    position = tl.load(part + 3) + first + t
-    slot = tl.load(slots + position, mask=first + t < length, other=0) if SLOTS else position
-    present &= (slot >= 0) & (slot < capacity)
-    turns = present & (d < R)
-    half: tl.constexpr = R // 2
-    partner = tl.where(d < half, d + half, d - half)
-    c = tl.load(cos + position * R + d, mask=turns, other=0.0).to(tl.float32)
-    s = tl.load(sin + position * R + d, mask=turns, other=0.0).to(tl.float32)
-    to_key = layer * key_l + (slot // block) * key_b + (slot % block) * key_s + d
-    to_value = layer * value_l + (slot // block) * value_b + (slot % block) * value_s + d
-    for head in range(heads):
-        at = ((layer * length + first + t) * heads + head) * D
-        x = tl.load(keys + at + d, mask=present, other=0.0)
-        y = tl.load(keys + at + partner, mask=turns, other=0.0).to(tl.float32)
-        y = tl.where(d < half, -y, y)
-        own = _rounded(x.to(tl.float32) * c, keys.dtype.element_ty)
-        turned = _rounded(own + _rounded(y * s, keys.dtype.element_ty), keys.dtype.element_ty)
-        tl.store(out_key + to_key + head * key_h, tl.where(d < R, turned.to(x.dtype), x), mask=present)
-        tl.store(out_value + to_value + head * value_h, tl.load(values + at + d, mask=present, other=0.0), mask=present)
+    start = (layer * length * H + first) * D
+    keys = key_base + tl.multiple_of(tl.load(part), aligned) + start
+    values = value_base + tl.multiple_of(tl.load(part + 1), aligned) + start
+
+    row = tl.arange(0, ROWS)[:, None]
+    head = (first + row) % H
+    present = first + row < length * H
+    position = tl.load(part + 3).to(tl.int32) + (first + row) // H
+    slot = (tl.load(slots + position, mask=present, other=-1) if SLOTS else position).to(tl.int32)
+    present &= slot < tl.where(slot < 0, 0, capacity)
+    slot = tl.maximum(slot, 0)
+    to_key = out_key + layer * key_l + head * key_h
+    to_value = out_value + layer * value_l + head * value_h
+    if BLOCK:
+        block, slot = (slot // BLOCK).to(tl.int64), slot % BLOCK
+        to_key += block * key_b
+        to_value += block * value_b
+    to_key += slot.to(tl.int64) * key_s
+    to_value += slot.to(tl.int64) * value_s
+
+    d = tl.arange(0, triton.next_power_of_2(D))[None, :]
+    value = tl.load(values + row * D + d, mask=present & (d < D), other=0.0)
+    rest = tl.load(keys + row * D + d, mask=present & (d >= R) & (d < D), other=0.0)
+    if R:
+        half: tl.constexpr = R // 2
+        e = tl.arange(0, triton.next_power_of_2(half))[None, :]
+        turns = present & (e < half)
+        x = tl.load(keys + row * D + e, mask=turns, other=0.0)
+        y = tl.load(keys + row * D + half + e, mask=turns, other=0.0)
+        at = position * R + e
+        x_turned = _turned(
+            x, -y.to(tl.float32), tl.load(cos + at, mask=turns, other=0.0), tl.load(sin + at, mask=turns, other=0.0)
+        )
+        at += half
+        y_turned = _turned(y, x, tl.load(cos + at, mask=turns, other=0.0), tl.load(sin + at, mask=turns, other=0.0))
+        tl.store(to_key + e, x_turned, mask=turns)
+        tl.store(to_key + half + e, y_turned, mask=turns)
+    tl.store(to_key + d, rest, mask=present & (d >= R) & (d < D))
+    tl.store(to_value + d, value, mask=present & (d < D))
 
 
 def relocate(
@@ -87,11 +111,11 @@ def relocate(
     lands = [sum(tokens[:place]) for place in range(len(tokens))]
     parts = on_device(list(zip(distances(keys), distances(values), tokens, lands, strict=True)), out_key.device)
     with on(out_key):
-        _relocate[triton.cdiv(max(tokens), TOKENS), len(tokens), layers](
+        _relocate[triton.cdiv(max(tokens) * heads, ROWS), len(tokens), layers](
             keys[0], values[0], parts, cos.contiguous(), sin.contiguous(),
             parts if slots is None else slots.contiguous(), out_key, out_value,
             *out_key.stride()[:4], *out_value.stride()[:4],
-            heads, block, blocks * block,
-            D=dim, R=cos.shape[1], WIDE=triton.next_power_of_2(dim), TOKENS=TOKENS, SLOTS=slots is not None,
+            blocks * block,
+            H=heads, D=dim, R=cos.shape[1], BLOCK=block if blocks > 1 else 0, ROWS=ROWS, SLOTS=slots is not None,
             num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip

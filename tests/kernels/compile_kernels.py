@@ -22,7 +22,7 @@ HOPPER = GPUTarget("cuda", 90, 32)
 STRIDE = re.compile(r".*_[a-z]$")
 TABLES = {"transitions": "*i64", "updates": "*i64", "rows": "*i64", "bounds": "*i64"}
 STATES = {"initial": "*fp32", "out": "*fp32", "entries": "*fp32", "scratch": "*fp32"}
-SOLVED = dict.fromkeys(("w_scale", "y", "to_end", "total", "transition", "update", "g", "beta"), "*fp32")
+SOLVED = dict.fromkeys(("w_scale", "y", "total", "out", "g", "beta"), "*fp32")
 SOLVED |= {"w_high": "*fp16", "w_low": "*fp16", "lengths": "*i64"}
 
 
@@ -60,25 +60,28 @@ def kernels():
             config = compose.chain_config(dim, dim, 2 if storage == "fp16" else 4)
             for chains in (1, 2):
                 constants = shape | {"BV": config.values, "CHAINS": chains, "ENTRIES": False}
-                constants |= {"STAGES": 2 * config.ahead + 1}
-                yield f"chains {chains} {dim} {storage}", compose._chains, constants, maps, config.warps
-            constants |= {"PACKED": True, "ENTRIES": True}
-            yield f"packed chains {dim} {storage}", compose._chains, constants, maps, config.warps
+                stages = {"num_stages": 2 * config.ahead + 1}
+                yield f"chains {chains} {dim} {storage}", compose._chains, constants, maps, config.warps, stages
+            yield f"entries {dim} {storage}", compose._chains, constants | {"ENTRIES": True}, maps, config.warps, stages
+            constants |= {"PACKED": True}
+            yield f"packed chains {dim} {storage}", compose._chains, constants, maps, config.warps, stages
             yield f"rotations {dim} {storage}", compose._rotations, shape | {"BV": dim, "STAGES": 1}, maps, 8
         for dtype in ("bf16", "fp32"):
             types = SOLVED | {"k": f"*{dtype}", "v": f"*{dtype}"}
-            shape = {"K": dim, "V": dim, "BK": dim, "BLOCK": delta.BLOCK, "HALF": dtype != "fp32"}
+            shape = {"K": dim, "BK": dim, "BLOCK": delta.BLOCK, "HALF": dtype != "fp32"}
             yield (
                 f"solve {dim} {dtype}",
                 delta._solve,
-                shape | {"BV": dim, "g_h": 1, "beta_h": 1},
+                shape | {"V": dim, "BV": dim, "g_h": 1, "beta_h": 1},
                 types,
                 4,
                 {"num_stages": 1},
             )
-            yield f"walk {dim} {dtype}", delta._walk, shape | {"BN": dim, "STAGES": 2}, types, 8 if dim > 64 else 4
+            shape |= {"COLUMNS": dim, "BN": dim, "STAGES": 3 if dtype == "bf16" else 2}
+            for update in (False, True):
+                yield f"walk {update} {dim} {dtype}", delta._walk, shape | {"UPDATE": update}, types, 4 * dim // 64
     types = dict.fromkeys(("key_base", "value_base", "cos", "sin", "out_key", "out_value"), "*bf16")
-    shape = {"D": 256, "R": 64, "WIDE": 256, "TOKENS": relocate.TOKENS, "SLOTS": True}
+    shape = {"H": 4, "D": 256, "R": 64, "BLOCK": 16, "ROWS": relocate.ROWS, "SLOTS": True}
     yield (
         "relocate 256 bf16",
         relocate._relocate,

@@ -24,7 +24,7 @@ def kernels(tmp_path_factory):
 
 
 def test_every_kernel_compiles_for_a_hopper_gpu_and_fits_it(kernels):
-    assert len(kernels) == 25
+    assert len(kernels) == 33
     assert {name: made["shared"] for name, made in kernels.items() if made["shared"] > 227 << 10} == {}
 
 
@@ -39,4 +39,4 @@ def test_stored_maps_are_copied_sixteen_bytes_at_a_time_and_states_stay_in_regis
     made = kernels[f"chains {chains} {dim} fp16"]
     assert made["copies"] > 0
     assert made["narrow_loads"] == 0
-    assert made["spilled"] <= 64
+    assert made["spilled"] <= 96
