@@ -16,7 +16,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -32,9 +32,9 @@ from linearkv.errors import LinearKVError
 from linearkv.kernels.compose import ORDERS
 from linearkv.models import GDNModel
 
-TIERS = ("memory", "disk", "prefill")
-"""Where chunk states are when a question comes: in memory; in files of a store that was just opened again (the
-operating system may still have the files in its page cache); nowhere, so that they are prefilled and stored first."""
+TIERS = ("device", "memory", "disk", "cold", "prefill")
+"""Where chunk states are when a question comes: on the GPU; in memory; in files that the operating system may still
+have in its page cache; in files that it was asked to forget; nowhere, so that they are prefilled and stored first."""
 
 FULL, PEER, QUESTION = "full", "transformers", "question alone"
 
@@ -120,6 +120,9 @@ class BenchReport:
     """Of one stored state."""
     check_error: float
     """Relative error of the logits of one composed chunk against the same text prefilled."""
+    indexing: dict[str, float]
+    """Tokens a second of the chunks: prefilled alone (`prefill`), with their states made (`states`), and with these
+    written to disk (`index`)."""
     arms: dict[str, Arm]
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,6 +138,7 @@ class BenchReport:
             "tokens": self.tokens,
             "bytes_per_chunk": self.bytes_per_chunk,
             "check_error": self.check_error,
+            "indexing": self.indexing,
             "full": full.summary(),
             "transformers": self.arms[PEER].summary(full),
             "question_alone": question,
@@ -159,44 +163,71 @@ def run_bench(
     Raises:
         LinearKVError: the prompt does not fit the model, or a composed chunk does not agree with full prefill.
     """
-    options = options or BenchOptions()
+    return next(run_benches(model, [options or BenchOptions()], tokenizer=tokenizer, progress=progress))
+
+
+def run_benches(
+    model: GDNModel,
+    several: Sequence[BenchOptions],
+    *,
+    tokenizer: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[BenchReport]:
+    """`run_bench` of several shapes in one store, so that a large model is identified once.
+
+    All are of one storage policy, and each has a seed of its own.
+    """
     folder = tokenizer or model.folder
     if folder is None:
         raise LinearKVError("a model that was loaded elsewhere brings no tokenizer: pass tokenizer=<folder>")
+    storage = several[0].storage
+    if any(options.storage != storage for options in several):
+        raise ValueError("several storage policies in one store")
+    with (
+        tempfile.TemporaryDirectory(prefix="linearkv-bench-") as root,
+        _Bench(model, folder, storage, root) as bench,
+    ):
+        for options in several:
+            yield _measured(model, folder, options, bench, progress)
+
+
+def _measured(
+    model: GDNModel, folder: Path, options: BenchOptions, bench: "_Bench", progress: Callable[[int, int], None] | None
+) -> BenchReport:
+    if model.device.type == "cpu" and "device" in options.tiers:
+        raise LinearKVError("states can only be kept on a GPU, and the model is on the CPU: leave out the device tier")
     draw = _random_text(folder, options.seed)
     chunks = [draw(options.chunk_tokens) for _ in range(options.chunks)]
     question = draw(options.question_tokens)
-    with tempfile.TemporaryDirectory(prefix="linearkv-bench-") as root, _Bench(model, folder, options, root) as bench:
-        prefix_ids, prefix = bench.prefix_ids, bench.prefix
-        prompt = [*prefix_ids, *chain.from_iterable(chunks), *question]
-        limit = model.config.max_position_embeddings
-        if len(prompt) >= limit:
-            raise LinearKVError(
-                f"a prompt of {len(prompt)} tokens does not fit the model's {limit} positions: use fewer or shorter "
-                f"chunks"
-            )
-        bench.fill([ChunkTokens(f"chunk {number}", ids) for number, ids in enumerate(chunks)])
-        error = bench.check(question)
-        whole = torch.tensor([prompt], device=model.device)
-        empty, behind_prefix = model.empty_context(), compose(prefix, [])
-        arms: list[tuple[Arm, Callable[[Arm], None]]] = [
-            (Arm(FULL), lambda arm: _timed(model, arm, lambda: _first_token(model, empty, prompt))),
-            (Arm(PEER), lambda arm: _timed(model, arm, lambda: _plain_forward(model, whole))),
-            (Arm(QUESTION), lambda arm: _timed(model, arm, lambda: _first_token(model, behind_prefix, question))),
-        ]
-        for tier in options.tiers:
-            for order in options.orders:
-                name = f"composed, {tier}, {order}"
-                arms.append((Arm(name, tier, order), lambda arm: bench.composed(arm, question)))
-        for done in range(options.repeats + 1):
-            for arm, measure in arms if done % 2 else reversed(arms):
-                measure(arm)
-            if not done:  # the first round warms up caches, threads and kernels
-                for arm, _ in arms:
-                    for seconds in (arm.seconds, arm.restore, arm.compose, arm.prefill):
-                        seconds.clear()
-            if progress is not None:
-                progress(done + 1, options.repeats + 1)
+    prefix_ids, prefix = bench.prefix_ids, bench.prefix
+    prompt = [*prefix_ids, *chain.from_iterable(chunks), *question]
+    limit = model.config.max_position_embeddings
+    if len(prompt) >= limit:
+        raise LinearKVError(
+            f"a prompt of {len(prompt)} tokens does not fit the model's {limit} positions: use fewer or shorter chunks"
+        )
+    indexing = bench.fill([ChunkTokens(f"chunk {number}", ids) for number, ids in enumerate(chunks)])
+    error = bench.check(question)
+    whole = torch.tensor([prompt], device=model.device)
+    empty, behind_prefix = model.empty_context(), compose(prefix, [])
+    arms: list[tuple[Arm, Callable[[Arm], None]]] = [
+        (Arm(FULL), lambda arm: _timed(model, arm, lambda: _first_token(model, empty, prompt))),
+        (Arm(PEER), lambda arm: _timed(model, arm, lambda: _plain_forward(model, whole))),
+        (Arm(QUESTION), lambda arm: _timed(model, arm, lambda: _first_token(model, behind_prefix, question))),
+    ]
+    for tier in options.tiers:
+        for order in options.orders:
+            name = f"composed, {tier}, {order}"
+            arms.append((Arm(name, tier, order), lambda arm: bench.composed(arm, question)))
+    for done in range(options.repeats + 1):
+        for arm, measure in arms if done % 2 else reversed(arms):
+            measure(arm)
+        if not done:  # the first round warms up caches, threads and kernels
+            for arm, _ in arms:
+                for seconds in (arm.seconds, arm.restore, arm.compose, arm.prefill):
+                    seconds.clear()
+        if progress is not None:
+            progress(done + 1, options.repeats + 1)
     return BenchReport(
         options=options,
         model=_described(model),
@@ -209,50 +240,69 @@ def run_bench(
         },
         bytes_per_chunk=bench.bytes_per_chunk,
         check_error=error,
+        indexing=indexing,
         arms={arm.name: arm for arm, _ in arms},
     )
 
 
 class _Bench:
-    """An engine over a store of its own, and the composed way to the first token."""
+    """Engines over a store of their own, one for each tier, and the composed way to the first token."""
 
-    def __init__(self, model: GDNModel, tokenizer: Path, options: BenchOptions, root: str) -> None:
+    def __init__(self, model: GDNModel, tokenizer: Path, storage: str, root: str) -> None:
         self.model = model
-        self.options = options
+        self.storage = storage
         self.chunks: list[ChunkTokens] = []
         self.bytes_per_chunk = 0
         self._tokenizer = tokenizer
         self._root = Path(root)
-        self._settings = Settings(storage=options.storage, memory_budget=_NO_BUDGET, disk_budget=None)  # type: ignore[arg-type]
-        self._warm = self._open("warm")
-        self.prefix_ids = self._warm.prompt.prefix_ids
+        self._engines: dict[str, Engine] = {}
+        memory = self._engine("memory")
+        self.prefix_ids = memory.prompt.prefix_ids
         self.prefix: PrefixState = model.prefill_prefix(self.prefix_ids)
 
     def __enter__(self) -> "_Bench":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._warm.close()
+        for engine in self._engines.values():
+            engine.close()
 
-    def fill(self, chunks: list[ChunkTokens]) -> None:
-        """Prefills and stores the chunks that everything is measured with."""
+    def fill(self, chunks: list[ChunkTokens]) -> dict[str, float]:
+        """Prefills and stores the chunks that everything is measured with; tokens a second, see `BenchReport`."""
         self.chunks = chunks
+        engine, model = self._engine("memory"), self.model
+        ids = [chunk.token_ids for chunk in chunks]
+        behind = [compose(self.prefix, [])] * len(ids)
+        seconds = {}
+        for name, work in (
+            ("prefill", lambda: model.prefill_many(ids, behind)),
+            ("states", lambda: model.prefill_chunks(self.prefix, ids)),
+        ):
+            for _ in range(2):  # the first time, kernels may be compiled
+                started = _now(model)
+                work()
+                seconds[name] = _now(model) - started
         before = self._on_disk()
-        filled = self._warm.states.fill(chunks)
+        started = _now(model)
+        filled = engine.states.fill(chunks)
+        seconds["index"] = _now(model) - started
         if filled.not_stored:
             raise LinearKVError(f"chunk states could not be stored in {self._root}: {filled.not_stored[0]}")
-        self._warm.states.restore(chunks)  # filling leaves them on disk alone
+        if filled.present:
+            raise LinearKVError("some of these chunks were measured before: give each shape a seed of its own")
+        engine.states.restore(chunks)  # filling leaves them on disk alone
         self.bytes_per_chunk = (self._on_disk() - before) // len(chunks)
+        return {name: sum(map(len, ids)) / taken for name, taken in seconds.items()}
 
     def check(self, question: list[int]) -> float:
         """The error of one composed chunk; LinearKVError where it is more than storage and dtype explain."""
         chunk = self.chunks[0]
-        composed = compose(self.prefix, self._warm.states.restore([chunk]).states)
+        composed = compose(self.prefix, self._engine("memory").states.restore([chunk]).states)
         # Split where the chunk begins, as it was stored: a prefill in one go rounds differently.
         split = self.model.prefill(chunk.token_ids, self.model.prefill(self.prefix_ids))
         expected = self.model.logits(split, question)
         error = float((self.model.logits(composed, question) - expected).norm() / expected.norm())
-        allowed = _ALLOWED_ERROR.get((self.options.storage, self.model.dtype), _ALLOWED_ERROR_BF16)
+        allowed = _ALLOWED_ERROR.get((self.storage, self.model.dtype), _ALLOWED_ERROR_BF16)
         if not error <= allowed:
             raise LinearKVError(
                 f"one composed chunk is off by {error:.2g} of the logits of full prefill ({allowed:g} is allowed): "
@@ -270,7 +320,7 @@ class _Bench:
             composed_at = _now(self.model)
             _first_token(self.model, context, question)
             ended = _now(self.model)
-        wanted = {"prefill": "prefilled"}.get(arm.tier, arm.tier)
+        wanted = {"prefill": "prefilled", "cold": "disk"}.get(arm.tier, arm.tier)
         if set(restored.tiers) != {wanted}:
             raise LinearKVError(f"states were to come from {arm.tier} and came from {', '.join(set(restored.tiers))}")
         arm.seconds.append(ended - started)
@@ -281,20 +331,46 @@ class _Bench:
     @contextmanager
     def _engine_with_states_in(self, tier: str) -> Iterator[Engine]:
         """An engine that finds the chunks' states in `tier`."""
-        if tier == "memory":
-            yield self._warm
-        elif tier == "disk":
-            with self._open("warm") as engine:
-                yield engine
-        else:
+        if tier == "prefill":
             with tempfile.TemporaryDirectory(dir=self._root) as folder, self._open(folder) as engine:
                 yield engine
+            return
+        engine = self._engine("disk" if tier == "cold" else tier)
+        if tier == "device":
+            engine.states.restore(self.chunks)
+        if tier == "cold":
+            for file in self._root.rglob("*"):
+                if file.is_file():
+                    _forget(file)
+        yield engine
 
-    def _open(self, store: str) -> Engine:
-        return Engine.open(self._root / store, model=self.model, tokenizer=self._tokenizer, settings=self._settings)
+    def _engine(self, tier: str) -> Engine:
+        """The engine that keeps states in `tier`; with nothing in memory they are read from disk every time."""
+        if tier not in self._engines:
+            memory, device = (_NO_BUDGET if tier == "memory" else 0), (_NO_BUDGET if tier == "device" else 0)
+            self._engines[tier] = self._open("store", memory_budget=memory, device_budget=device)
+        return self._engines[tier]
+
+    def _open(self, store: str, memory_budget: int = _NO_BUDGET, device_budget: int = 0) -> Engine:
+        settings = Settings(
+            storage=self.storage,  # type: ignore[arg-type]
+            memory_budget=memory_budget,
+            device_budget=device_budget,
+            disk_budget=None,
+        )
+        return Engine.open(self._root / store, model=self.model, tokenizer=self._tokenizer, settings=settings)
 
     def _on_disk(self) -> int:
-        return self._warm.stats()["tiers"][-1]["bytes"]
+        return self._engine("memory").stats()["tiers"][-1]["bytes"]
+
+
+def _forget(file: Path) -> None:
+    """Asks the operating system to drop a file from its page cache."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:

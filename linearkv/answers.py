@@ -34,8 +34,9 @@ class CacheUse:
     bytes_loaded: int
     """Read from disk for this answer."""
     tiers: dict[str, int] = field(default_factory=dict)
-    """Chunks by where their state came from: `memory`, `disk`, `prefilled` (missing, computed now), `recomputed`
-    (stored, and sooner computed than read), `pivot` (prefilled for real on purpose) or `full` (full prefill)."""
+    """Chunks by where their state came from: `device`, `memory`, `disk`, `prefilled` (missing, computed now),
+    `recomputed` (stored, and sooner computed than read), `pivot` (prefilled for real on purpose) or `full` (full
+    prefill)."""
     damaged: list[str] = field(default_factory=list)
     """Stored states that failed their check, with the reason; each was computed again and written anew."""
     not_stored: list[str] = field(default_factory=list)

@@ -339,9 +339,10 @@ def bench(
         list[str] | None,
         typer.Option(
             "--tier",
-            callback=_all_of("memory", "disk", "prefill"),
+            callback=_all_of("device", "memory", "disk", "cold", "prefill"),
             metavar="TIER",
-            help="Where states are: memory (default), disk (store just opened), prefill (nowhere yet). Repeat.",
+            help="Where states are: device (a GPU's), memory (default), disk, cold (disk, not in the page cache), "
+            "prefill (nowhere yet). Repeat.",
         ),
     ] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rounds, after one that does not count.")] = 7,

@@ -184,6 +184,7 @@ class Engine:
                 policy=settings.storage,
                 batch_tokens=settings.batch_tokens,
                 planner=Planner.read(opened.folder / SPEEDS, _machine(identity, model), keep=not read_only),
+                device_bytes=settings.device_budget if model.device.type != "cpu" else 0,
             )
             opening.pop_all()
         return cls(model, prompt, retriever, states, settings, store, tenant, prefix, owner, refusal)
@@ -197,8 +198,7 @@ class Engine:
     def close(self) -> None:
         """Ends background work and closes the store. What was acknowledged is on disk already."""
         self._retriever.close()
-        self.states.pages.close()
-        self.states.planner.keep()
+        self.states.close()
 
     def index(
         self,
@@ -451,7 +451,7 @@ class Engine:
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "storage": self.settings.storage,
             **self._retriever.store.counts(),
-            "tiers": [vars(tier) for tier in self.states.pages.stat()],
+            "tiers": [vars(tier) for tier in self.states.stat()],
         }
 
     def verify(self, progress: Progress | None = None) -> StoreReport:

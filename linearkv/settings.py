@@ -48,6 +48,9 @@ class Settings(BaseSettings):
         ge=0,
         description="Bytes of host memory for chunk states; by default a quarter of what there is, at most 2 GiB.",
     )
+    device_budget: int = Field(
+        default=0, ge=0, description="Bytes of GPU memory for chunk states; without a GPU they are in memory anyway."
+    )
     disk_budget: int | None = Field(
         default=64 * GIB, ge=0, description="Bytes of disk for chunk states; none is unlimited."
     )

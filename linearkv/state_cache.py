@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -10,7 +10,8 @@ from typing import NamedTuple
 from blake3 import blake3
 
 from linearkv import retrieval
-from linearkv.cache import NO_TAG, Hit, NotStored, Page, PageStore, Stored, encode
+from linearkv.cache import NO_TAG, Hit, NotStored, Page, PageStore, Stored, TierStat, encode
+from linearkv.device_states import DeviceStates
 from linearkv.identity import ModelIdentity, chunk_key
 from linearkv.models import GDNModel
 from linearkv.planner import IN_MEMORY, Choice, Located, Planner, Rate
@@ -20,6 +21,8 @@ from linearkv.storage import pack, unpack
 
 _log = logging.getLogger(__name__)
 
+DEVICE = "device"
+"""The tier of states that are where the model computes."""
 PART_STATE_BYTES = 2 << 30
 """Bytes of states, in float32, that indexing holds at a time before they are written."""
 
@@ -43,7 +46,8 @@ class Restored:
 
     states: list[ChunkState]
     tiers: list[str]
-    """Per chunk: `memory`, `disk`, `prefilled` (missing), or `recomputed` (stored, and sooner computed than read)."""
+    """Per chunk: `device`, `memory`, `disk`, `prefilled` (missing), or `recomputed` (stored, and sooner computed than
+    read)."""
     bytes_loaded: int = 0
     damaged: list[str] = field(default_factory=list)
     not_stored: list[str] = field(default_factory=list)
@@ -71,6 +75,7 @@ class StateCache:
         behind_ids: token ids of it, part of the identity.
         policy: storage policy, see `linearkv.storage`.
         planner: is told what loading and prefilling took.
+        device_bytes: of the model's device, for states that stay there.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class StateCache:
         policy: str,
         batch_tokens: int,
         planner: Planner | None = None,
+        device_bytes: int = 0,
     ) -> None:
         self.pages = pages
         self._model = model
@@ -96,6 +102,7 @@ class StateCache:
         self._policy = policy
         self._batch_tokens = batch_tokens
         self.planner = planner or Planner()
+        self._on_device = DeviceStates(device_bytes)
         self._warned = False
 
     def key(self, token_ids: Sequence[int]) -> str:
@@ -115,7 +122,8 @@ class StateCache:
     def choose(self, chunks: Sequence[ChunkTokens], before: int) -> Choice:
         """What is soonest for a prompt of `chunks`, see `Planner.choose`. Reads no state."""
         keys = [self.key(chunk.token_ids) for chunk in chunks]
-        held = self.pages.locate(keys)
+        here = self._on_device.contains(keys)
+        held = self.pages.locate([key for key in keys if key not in here]) | dict.fromkeys(here, (DEVICE, 0))
         located = [
             Located(len(chunk.token_ids), *held.get(key, (None, 0))) for key, chunk in zip(keys, chunks, strict=True)
         ]
@@ -129,15 +137,18 @@ class StateCache:
         """
         keys = [self.key(chunk.token_ids) for chunk in chunks]
         again = {keys[place] for place in recompute}
+        wanted = [key for key in dict.fromkeys(keys) if key not in again]
+        here = self._on_device.get(wanted)
+        self.pages.touch(here)  # what is used here is not the first to go from behind
         started = time.perf_counter()
-        found = self.pages.get([key for key in dict.fromkeys(keys) if key not in again])
+        found = self.pages.get([key for key in wanted if key not in here])
         loaded = sum(result.bytes_loaded for result in found.values() if isinstance(result, Hit))
         self.planner.saw_load("disk", loaded, time.perf_counter() - started)
         restored = Restored(states=[], tiers=[])
         missing: dict[str, ChunkTokens] = {}
         for key, chunk in zip(keys, chunks, strict=True):
             result = found.get(key)
-            if isinstance(result, Hit) or key in again:
+            if isinstance(result, Hit) or key in again or key in here:
                 continue
             if result is not None and result.damaged and key not in missing:
                 restored.damaged.append(f"{key[:12]}: {result.reason}")
@@ -146,29 +157,45 @@ class StateCache:
         computed, outcomes = self._prefill(missing)
         _collect(outcomes, restored.not_stored)
         made = self._recomputed({key: chunk for key, chunk in zip(keys, chunks, strict=True) if key in again})
+        pages = {key: result.page for key, result in found.items() if isinstance(result, Hit)} | computed
+        made |= here | self._unpacked(pages)
         for key in keys:
             result = found.get(key)
+            restored.states.append(made[key])
             if isinstance(result, Hit):
-                restored.states.append(self._unpacked(result.page))
                 restored.tiers.append(result.tier)
                 restored.bytes_loaded += result.bytes_loaded
-            elif key in again:
-                restored.states.append(made[key])
-                restored.tiers.append("recomputed")
             else:
-                restored.states.append(self._unpacked(computed[key]))
-                restored.tiers.append("prefilled")
+                restored.tiers.append(DEVICE if key in here else "recomputed" if key in again else "prefilled")
         if filled_before:
             self._say_if_nothing_fits(restored)
         return restored
 
-    def _unpacked(self, page: Page) -> ChunkState:
-        """The state of a page on the model's device."""
+    def _unpacked(self, pages: Mapping[str, Page]) -> dict[str, ChunkState]:
+        """The states of pages on the model's device, where they stay as long as there is room."""
         started = time.perf_counter()
-        state = unpack(page.tensors).to(self._model.device)
+        states = {key: self._state(page) for key, page in pages.items()}
         self._model.synchronize()
-        self.planner.saw_load(IN_MEMORY, page.nbytes, time.perf_counter() - started)
-        return state
+        self.planner.saw_load(IN_MEMORY, sum(page.nbytes for page in pages.values()), time.perf_counter() - started)
+        for key, state in states.items():
+            self._on_device.put(key, pages[key].tag, state)
+        return states
+
+    def _state(self, page: Page) -> ChunkState:
+        """The state of a page on the model's device, which may not have it yet."""
+        tensors = page.tensors_on(self._model.device)
+        return unpack({**tensors, "token_ids": page.tensors["token_ids"]})
+
+    def stat(self) -> tuple[TierStat, ...]:
+        """Counters and fill of every tier, fastest first; the device's only where it may keep something."""
+        device = self._on_device.stat()
+        return ((device,) if device.budget else ()) + self.pages.stat()
+
+    def close(self) -> None:
+        """Lets go of what is on the device, closes the page store, and keeps what the planner saw."""
+        self._on_device.clear()
+        self.pages.close()
+        self.planner.keep()
 
     def fill(
         self, chunks: Iterable[ChunkTokens], on_progress: Callable[[int], None] | None = None, group: int = 64
@@ -217,6 +244,7 @@ class StateCache:
     def drop_unless(self, live_tags: set[str]) -> int:
         """Removes stored states whose text is not among `live_tags` (see `tag`); returns how many went."""
         kept = live_tags | {NO_TAG}
+        self._on_device.keep_only(kept)
         return self.pages.delete([key for key, tag in self.pages.tags().items() if tag not in kept])
 
     def _say_if_nothing_fits(self, restored: Restored) -> None:
@@ -270,8 +298,8 @@ class StateCache:
 
     def _parts(self, chunks: dict[str, ChunkTokens]) -> Iterator[dict[str, ChunkTokens]]:
         """Splits `chunks` so that no part holds many more tokens than a batch, nor states of more than
-        `PART_STATE_BYTES`."""
-        most = max(1, PART_STATE_BYTES // self._model.state_bytes)
+        `PART_STATE_BYTES`, or than a GPU has room for."""
+        most = max(1, max(PART_STATE_BYTES, self._model.room_for_states) // self._model.state_bytes)
         part: dict[str, ChunkTokens] = {}
         tokens = 0
         for key, chunk in chunks.items():

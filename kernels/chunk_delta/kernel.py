@@ -187,11 +187,12 @@ def chunk_delta(
                 blocks, heads, heads // key_heads,
                 **shapes, V=value_dim, BV=padded(value_dim), num_warps=4, num_stages=1,
             )  # fmt: skip
+        stages, warps = (3 if shapes["HALF"] else 2), (8 if columns > 64 else 4)
         for out, width in ((transition, key_dim), (update, value_dim)):
             _walk[rows, triton.cdiv(width, columns)](
                 k, lengths, w_high, w_low, w_scale, y, total, out,
                 *k.stride()[:3],
                 blocks, heads, heads // key_heads,
-                **shapes, COLUMNS=width, BN=columns, UPDATE=out is update, STAGES=3 if shapes["HALF"] else 2, num_warps=8 if columns > 64 else 4,
+                **shapes, COLUMNS=width, BN=columns, UPDATE=out is update, STAGES=stages, num_warps=warps,
             )  # fmt: skip
     return transition, update

@@ -386,7 +386,7 @@ class FileStore:
         head = bytearray(min(HEAD_BYTES, found.st_size))
         self._read_into(descriptor, memoryview(head))
         page_format.check_head(head, found.st_size, key)
-        buffer = torch.empty(found.st_size, dtype=torch.uint8)
+        buffer = page_format.host_buffer(found.st_size)
         self._read_into(descriptor, raw_bytes(buffer))
         return buffer
 

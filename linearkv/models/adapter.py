@@ -19,8 +19,8 @@ TokenIds = Sequence[int] | torch.Tensor
 BATCH_TOKENS = 16384
 """Tokens, those of the contexts included, that one forward pass over several sequences holds at most."""
 BATCH_STATE_BYTES = 1 << 30
-"""Bytes of transitions and updates that one forward pass over several chunks makes at most: their size does not depend
-on how short the chunks are."""
+"""Bytes of transitions and updates that one forward pass over several chunks may always make: their size does not
+depend on how short the chunks are."""
 
 
 class GDNModel:
@@ -74,6 +74,13 @@ class GDNModel:
         """Bytes of a chunk's transition and update in float32, whatever its length."""
         gdn = self.gdn_layers[0]
         return len(self.gdn_layers) * gdn.num_v_heads * gdn.head_k_dim * (gdn.head_k_dim + gdn.head_v_dim) * 4
+
+    @property
+    def room_for_states(self) -> int:
+        """Bytes of transitions and updates, in float32, that one forward pass over several chunks makes at most: a
+        quarter of what is free on a GPU, where a pass over few chunks leaves most of it idle."""
+        free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 0
+        return max(BATCH_STATE_BYTES, free // 4)
 
     def synchronize(self) -> None:
         """Waits until the device has done what it was given; for who measures time."""
@@ -138,7 +145,7 @@ class GDNModel:
                 each chunk, all equally long.
             chunks: token ids of each chunk, at least one token each.
             batch_tokens: padded tokens per forward pass; fewer need less memory. Chunks whose states would take more
-                than `BATCH_STATE_BYTES` do not share one, however short they are.
+                than `room_for_states` do not share one, however short they are.
 
         Returns:
             One state per chunk, in the order given, with transition and update in float32.
@@ -154,7 +161,7 @@ class GDNModel:
         if isinstance(prefix, PrefixState):
             prefix = compose(prefix, [])
         starts = [prefix] * len(ids) if isinstance(prefix, Context) else prefix
-        most = max(1, BATCH_STATE_BYTES // self.state_bytes)
+        most = max(1, self.room_for_states // self.state_bytes)
         for batch in _batches([len(chunk) for chunk in ids], batch_tokens, most):
             made = self._prefill_batch([starts[i] for i in batch], [ids[i] for i in batch])
             for position, state in zip(batch, made, strict=True):

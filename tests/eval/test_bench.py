@@ -8,10 +8,12 @@ import pytest
 
 from linearkv.cli import main
 from linearkv.errors import LinearKVError
-from linearkv.eval.bench import TIERS, BenchOptions, run_bench
+from linearkv.eval import end_to_end
+from linearkv.eval.bench import TIERS, BenchOptions, run_bench, run_benches
 
+ON_A_CPU = tuple(tier for tier in TIERS if tier != "device")
 SMALL = BenchOptions(
-    chunks=3, chunk_tokens=20, question_tokens=4, orders=("sequential", "cyclic"), tiers=TIERS, repeats=2
+    chunks=3, chunk_tokens=20, question_tokens=4, orders=("sequential", "cyclic"), tiers=ON_A_CPU, repeats=2
 )
 
 
@@ -22,7 +24,7 @@ def report(tiny_model):
 
 def test_every_arm_that_was_asked_for_is_there(report):
     assert [(arm["tier"], arm["order"]) for arm in report["composed"]] == [
-        (tier, order) for tier in TIERS for order in ("sequential", "cyclic")
+        (tier, order) for tier in ON_A_CPU for order in ("sequential", "cyclic")
     ]
     for arm in (report["full"], report["transformers"], report["question_alone"], *report["composed"]):
         assert len(arm["seconds"]) == SMALL.repeats, "the first round does not count"
@@ -105,3 +107,38 @@ def test_the_command_prints_a_table_and_writes_json(tiny_checkpoint, tmp_path, c
     assert ended.value.code == 0
     assert "composed, memory, bidirectional" in out and "torch" in out
     assert f"{written['composed'][0]['ratio']:.1f}x" in out
+
+
+def test_states_cannot_be_kept_on_a_device_that_is_not_there(tiny_model):
+    with pytest.raises(LinearKVError, match="leave out the device tier"):
+        run_bench(tiny_model("qwen3_5"), dataclasses.replace(SMALL, tiers=("device",), repeats=1))
+
+
+def test_indexing_is_measured_beside_plain_prefill(report):
+    assert set(report["indexing"]) == {"prefill", "states", "index"}
+    assert all(rate > 0 for rate in report["indexing"].values())
+
+
+def test_several_shapes_are_measured_in_one_store(tiny_model):
+    several = [dataclasses.replace(SMALL, chunks=n, tiers=("memory", "disk"), repeats=1, seed=n) for n in (1, 2)]
+    reports = list(run_benches(tiny_model("qwen3_5"), several))
+    assert [report.tokens["chunks"] for report in reports] == [20, 40]
+    assert reports[0].bytes_per_chunk == pytest.approx(reports[1].bytes_per_chunk, rel=0.1)
+    with pytest.raises(LinearKVError, match="a seed of its own"):
+        list(run_benches(tiny_model("qwen3_5"), several[:1] * 2))
+    with pytest.raises(ValueError, match="several storage policies"):
+        next(run_benches(tiny_model("qwen3_5"), [SMALL, dataclasses.replace(SMALL, storage="fp32")]))
+
+
+def test_the_program_for_published_shapes_measures_and_writes(tmp_path, capsys):
+    out = tmp_path / "tiny.json"
+    end_to_end.main(
+        ["--shape", "tiny", "--device", "cpu", "--contexts", "1x16", "2x8", "--tiers", "memory", "cold"]
+        + ["--repeats", "1", "--question-tokens", "4", "--out", str(out)]
+    )
+    printed = capsys.readouterr().out
+    reports = json.loads(out.read_text())["reports"]
+    assert [report["tokens"]["chunks"] for report in reports] == [16, 16]
+    assert "1 chunks x 16 tokens" in printed and printed.count("full prefill") == 2
+    with pytest.raises(SystemExit):
+        end_to_end.main(["--contexts", "5"])

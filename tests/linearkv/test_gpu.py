@@ -1,8 +1,10 @@
 """The same promises on a CUDA device. Run with `make gpu-test`; skipped, with the reason, where there is none."""
 
 import pytest
+import torch
 
 from linearkv import Engine, Settings, compose
+from linearkv.cache import encode
 from linearkv.eval.reference import questions
 from linearkv.models import load_model
 
@@ -32,6 +34,26 @@ def test_an_engine_indexes_and_answers_on_the_device(tiny_checkpoint, corpus, tm
     with Engine.open(tmp_path / "store", tiny_checkpoint("qwen3_5"), device="cuda", settings=settings) as engine:
         again = engine.query("Who recast the bell?", k=4, max_new_tokens=8)
     assert (first.text, first.cache.hits) == (again.text, again.cache.hits) == (first.text, 4)
+
+
+def test_states_stay_on_the_device_within_a_budget(tiny_checkpoint, corpus, tmp_path):
+    settings = Settings(chunk_tokens=256, device_budget=1 << 30)
+    with Engine.open(tmp_path / "store", tiny_checkpoint("qwen3_5"), device="cuda", settings=settings) as engine:
+        engine.index(corpus)
+        answers = [engine.query("Who recast the bell?", k=4, max_new_tokens=8) for _ in range(2)]
+        assert [answer.cache.tiers for answer in answers] == [{"disk": 4}, {"device": 4}]
+        assert answers[0].text == answers[1].text
+        assert engine.stats()["tiers"][0]["tier"] == "device"
+        assert 0 < engine.stats()["tiers"][0]["bytes"] <= 1 << 30
+
+
+def test_a_page_goes_to_the_device_and_back(tmp_path):
+    tensors = {"a": torch.randn(3, 5, device="cuda").bfloat16(), "b": torch.arange(7), "c": torch.zeros(0, 4)}
+    page = encode("0" * 64, tensors, secret=bytes(32))
+    assert page.buffer.is_pinned()
+    for name, tensor in page.tensors_on(torch.device("cuda")).items():
+        assert tensor.is_cuda
+        assert torch.equal(tensor.cpu(), tensors[name].cpu())
 
 
 @pytest.mark.parametrize("order", ["sequential", "bidirectional", "cyclic"])
