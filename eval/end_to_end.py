@@ -23,7 +23,6 @@ from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 from linearkv.eval.bench import TIERS, BenchOptions, run_benches
 from linearkv.kernels.compose import ORDERS
 from linearkv.models import GDNModel, load_model
-from linearkv.models.loading import REFERENCE
 
 PUBLISHED: dict[str, dict[str, Any]] = {
     "tiny": {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4}
@@ -98,13 +97,14 @@ def main(argv: list[str] | None = None) -> None:
         for seed, (chunks, tokens) in enumerate(given.contexts)
     ]
     model = random_model(given.shape, given.device)
+    tokenizer = load_model("reference", device=given.device).folder
     reports = []
     began = time.monotonic()
 
     def say(done: int, rounds: int) -> None:
         print(f"round {done} of {rounds}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
-    for report in run_benches(model, several, tokenizer=REFERENCE, progress=say):
+    for report in run_benches(model, several, tokenizer=tokenizer, progress=say):
         reports.append(report.to_dict())
         print(described(reports[-1]), flush=True)
         if given.out is not None:

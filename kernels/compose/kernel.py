@@ -57,26 +57,26 @@ def _parts_times(high, low, y):
 
 
 @triton.jit
-def _place(base, distances, at, mask):
-    """Where the tensor is that lies distances[at] elements from `base`; `base` where masked.
+def _place(base, distances, at):
+    """Where the tensor is that lies distances[at] elements from `base`.
 
     Distances, since an address made a pointer loses what is known of its alignment, and is read element by element.
     """
     aligned: tl.constexpr = 128 // base.dtype.element_ty.primitive_bitwidth  # elements of 16 bytes
-    return base + tl.multiple_of(tl.load(distances + at, mask=mask, other=0), aligned)
+    return base + tl.multiple_of(tl.load(distances + at), aligned)
 
 
 @triton.jit
 def _visited(first, count, step, reverse: tl.constexpr):
-    """The map of a step; beyond the last step, the last step's."""
+    """The map of a step; beyond the last step, the last step's. Where there are no maps, a place in the table still."""
     step = tl.minimum(step, count - 1)
-    return first + (count - 1 - step if reverse else step)
+    return first + tl.maximum(count - 1 - step if reverse else step, 0)
 
 
 @triton.jit
 def _tile(base, distances, at, offsets, mask, WHOLE: tl.constexpr):
     """Elements `offsets` of the tensor that lies distances[at] elements from `base`. `WHOLE`: nothing is masked."""
-    tensor = _place(base, distances, at, True)
+    tensor = _place(base, distances, at)
     return tl.load(tensor + offsets) if WHOLE else tl.load(tensor + offsets, mask=mask, other=0.0)
 
 
@@ -122,6 +122,7 @@ def _chains(
     v = (tl.program_id(0) % tiles) * BV + tl.arange(0, BV)
     in_state = (v < V)[:, None] & (k < K)[None, :]
     in_update = (k < K)[:, None] & (v < V)[None, :]
+    in_first = (k < tl.where(count > 0, K, 0))[:, None] & (v < V)[None, :]
     whole_u: tl.constexpr = BK == K and BV * tiles == V
     of_update = head * K * V + k[:, None] * V + v[None, :]
     initial += request * initial_r + head * initial_n + v[:, None] * initial_v + k[None, :] * initial_k
@@ -130,9 +131,9 @@ def _chains(
     for reverse in tl.static_range(CHAINS):
         state = tl.load(initial, mask=in_state, other=0.0).to(tl.float32)
         # Updates come through registers, since they are read transposed: the next one, and where the one after it lies.
-        place = _place(u_base, updates, _visited(first, count, 0, reverse), count > 0)
-        next_u = tl.load(place + of_update, mask=in_update & (count > 0), other=0.0)
-        place = _place(u_base, updates, _visited(first, count, 1, reverse), count > 0)
+        place = _place(u_base, updates, _visited(first, count, 0, reverse))
+        next_u = tl.load(place + of_update, mask=in_first, other=0.0)
+        place = _place(u_base, updates, _visited(first, count, 1, reverse))
         for step in range(count):
             at = _visited(first, count, step, reverse)
             if ENTRIES:
@@ -140,7 +141,7 @@ def _chains(
             t = _transition(t_base, transitions, rows, at, head, k, k_in, K, BK, PACKED)
             u = next_u
             next_u = tl.load(place + of_update) if whole_u else tl.load(place + of_update, mask=in_update, other=0.0)
-            place = _place(u_base, updates, _visited(first, count, step + 2, reverse), True)
+            place = _place(u_base, updates, _visited(first, count, step + 2, reverse))
             state = _times(state, tl.trans(t)) + tl.trans(u).to(tl.float32)
         if CHAINS == 2:
             state *= 0.5
@@ -299,7 +300,8 @@ class _Table:
         rows = [None if row is None else row.contiguous() for row in rows]
         self._alive = (transitions, updates, rows)  # what the addresses point to must outlive the launch
         order = [index for request in requests for index in request]
-        padding = [0] * (len(order) % 2)  # keeps the parts of the table on 16 bytes: one compiled kernel for any length
+        # Keeps the parts of the table on 16 bytes: one compiled kernel for any length. None is empty: each can be read.
+        padding = [0] * (len(order) % 2 if order else 2)
         bounds = [0]
         for request in requests:
             bounds.append(bounds[-1] + len(request))
