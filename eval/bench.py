@@ -176,6 +176,10 @@ def run_benches(
     """`run_bench` of several shapes in one store, so that a large model is identified once.
 
     All are of one storage policy, and each has a seed of its own.
+
+    Raises:
+        LinearKVError: as `run_bench`; the device tier without a GPU; two shapes of one seed.
+        ValueError: several storage policies.
     """
     folder = tokenizer or model.folder
     if folder is None:

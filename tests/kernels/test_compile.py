@@ -39,4 +39,4 @@ def test_stored_maps_are_copied_sixteen_bytes_at_a_time_and_states_stay_in_regis
     made = kernels[f"chains {chains} {dim} fp16"]
     assert made["copies"] > 0
     assert made["narrow_loads"] == 0
-    assert made["spilled"] <= 128
+    assert made["spilled"] <= (0 if chains == 1 else 128)
