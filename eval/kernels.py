@@ -1,7 +1,7 @@
 """Speed of the kernels on one GPU, each checked first, against float64 or, bit for bit, the reference; a wrong result
 has no speed.
 
-    python -m linearkv.eval.kernels --out kernels.json [--only compose delta relocate] [--shape "Qwen3.5 27B"]
+    python -m linearkv.eval.kernels --out kernels.json [--only compose compact delta relocate] [--shape "Qwen3.5 27B"]
 
 Inputs are random and fresh in every run. Beside each time stand the bytes that had to move, the share of the device's
 own copy bandwidth (measured in the same run), and the same work by what one would use otherwise: a matrix product for
@@ -33,6 +33,8 @@ from linearkv.kernels.relocate import relocate
 
 ALLOWED = {"compose": 2e-6, "delta": 5e-6}
 """Relative error to float64 that a kernel may have, median over heads; ten times that in the worst head."""
+FORGOTTEN = 1e-5
+"""Norm of a transition up to which storage `compact` leaves it out."""
 
 
 @dataclass
@@ -129,16 +131,23 @@ def random_segments(
     return k, v, g, beta
 
 
-def compose_rows(shape: Shape, chunks: int, tokens: int, dtype: torch.dtype) -> Iterator[Row]:
-    """Composition of `chunks` maps in every order."""
+def compose_rows(shape: Shape, chunks: int, tokens: int, dtype: torch.dtype, packed: bool = False) -> Iterator[Row]:
+    """Composition of `chunks` maps in every order; `packed` without the transitions that have decayed to nothing."""
     heads, dim = shape.value_heads, shape.head_dim
     maps = [chunk_delta(*random_segments(shape.gdn_layers, tokens, heads, heads, dim)) for _ in range(chunks)]
     transitions, updates = ([part.to(dtype) for part in parts] for parts in zip(*maps, strict=True))
+    rows = [None] * chunks
+    stored = transitions
+    if packed:
+        kept = [torch.linalg.vector_norm(transition, dim=(-2, -1)) > FORGOTTEN for transition, _ in maps]
+        rows = [(k.flatten().cumsum(0) - 1).where(k.flatten(), -1).to(torch.int32).view(k.shape) for k in kept]
+        stored = [transition[k] for transition, k in zip(transitions, kept, strict=True)]
+        transitions = [transition * k[..., None, None] for transition, k in zip(transitions, kept, strict=True)]
     del maps
     initial = torch.randn(shape.gdn_layers, heads, dim, dim, device="cuda")
     out = torch.empty_like(initial)
     for order in ORDERS:
-        work = partial(compose_states, transitions, updates, initial, order, out=out)
+        work = partial(compose_states, stored, updates, initial, order, rows=rows, out=out)
         out.fill_(float("nan"))
         work()
         pairs = []
@@ -146,9 +155,10 @@ def compose_rows(shape: Shape, chunks: int, tokens: int, dtype: torch.dtype) -> 
             for layer in range(shape.gdn_layers):
                 t, u = ([part[layer].double() for part in parts] for parts in (transitions, updates))
                 pairs.append((out[layer], compose_states(t, u, initial[layer].double(), order)))
-        row = checked(f"compose {order}, {shape.name}, {chunks} chunks, {str(dtype)[6:]}", "compose", pairs)
-        timed(row, work, [*transitions, *updates, initial, out])
-        if order == "sequential":
+        storage = "compact" if packed else str(dtype)[6:]
+        row = checked(f"compose {order}, {shape.name}, {chunks} x {tokens} tokens, {storage}", "compose", pairs)
+        timed(row, work, [*stored, *updates, initial, out])
+        if order == "sequential" and not packed:
             row.peers = compose_peers(transitions, updates, initial)
         yield row
 
@@ -236,13 +246,14 @@ def relocate_rows(shape: Shape, chunks: int, tokens: int) -> Iterator[Row]:
         yield timed(row, work, 2 * [*keys, *values])
 
 
-def measure(shape: Shape, only: list[str], chunks: int) -> dict[str, Any]:
+def measure(shape: Shape, only: Sequence[str], chunks: int) -> dict[str, Any]:
     """Everything that `main` writes; prints rows as they come."""
     bandwidth = copy_bandwidth()
     print(f"{torch.cuda.get_device_name()}: a device copy moves {bandwidth / 1e9:,.0f} GB/s (read and written)")
     rows: list[Row] = []
     parts = {
         "compose": lambda: compose_rows(shape, chunks, 128, torch.float16),
+        "compact": lambda: compose_rows(shape, chunks, 512, torch.float16, packed=True),
         "delta": lambda: delta_rows(shape, 64, 512),
         "relocate": lambda: relocate_rows(shape, chunks, 512),
     }
@@ -260,6 +271,7 @@ def measure(shape: Shape, only: list[str], chunks: int) -> dict[str, Any]:
     }
 
 
+PARTS = ("compose", "compact", "delta", "relocate")
 PACKAGES = ("torch", "triton", "linearkv", "fla-core")
 
 
@@ -283,7 +295,7 @@ def _version(package: str) -> str | None:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=[shape.name for shape in SHAPES], default="Qwen3.5 27B")
-    parser.add_argument("--only", nargs="+", choices=("compose", "delta", "relocate"), default=None)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--chunks", type=int, default=20)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(argv)
@@ -291,7 +303,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit("this benchmark needs a CUDA device")
     shape = next(shape for shape in SHAPES if shape.name == options.shape)
     with use_backend("triton"):
-        result = measure(shape, options.only or ["compose", "delta", "relocate"], options.chunks)
+        result = measure(shape, options.only, options.chunks)
     if options.out is not None:
         options.out.write_text(json.dumps(result | {"command": sys.argv[1:]}, indent=1) + "\n", encoding="utf-8")
     if not all(row["passed"] for row in result["rows"]):

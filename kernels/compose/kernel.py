@@ -47,13 +47,44 @@ def _parts(x):
 
 
 @triton.jit
+def _times_parts(x, high, low):
+    """x y for y in parts and x as it is stored, as precise as the module says."""
+    if x.dtype == tl.float16:
+        product = tl.dot(x, high, tl.dot(x, low))
+    else:
+        product = tl.dot(x.to(tl.float32), high.to(tl.float32) + low.to(tl.float32), input_precision="tf32x3")
+    return product * (1 / 1024)
+
+
+@triton.jit
 def _parts_times(high, low, y):
-    """x y for x in parts, as precise as the module says."""
+    """x y for x in parts and y as it is stored, as precise as the module says."""
     if y.dtype == tl.float16:
         product = tl.dot(high, y, tl.dot(low, y))
     else:
         product = tl.dot(high.to(tl.float32) + low.to(tl.float32), y.to(tl.float32), input_precision="tf32x3")
     return product * (1 / 1024)
+
+
+@triton.jit
+def _moved(state_high, state_low, scale, high, low):
+    """A transposed state in `halves` times a transposed product of transitions in `_parts`."""
+    product = tl.dot(state_high, high, tl.dot(state_low, high, tl.dot(state_high, low)))
+    return product * (scale / 1024)[:, None]
+
+
+@triton.jit
+def _flat(x, BV: tl.constexpr, BK: tl.constexpr):
+    """x [BV, BK] in the order in which a tensor core's result lies in threads, 16 bytes of each after another."""
+    x = tl.reshape(x, (BV // 16, 2, 8, BK // 8, 4, 2))
+    return tl.reshape(tl.permute(x, (3, 0, 2, 4, 1, 5)), (BV * BK,))
+
+
+@triton.jit
+def _unflat(x, BV: tl.constexpr, BK: tl.constexpr):
+    """What `_flat` made flat."""
+    x = tl.reshape(x, (BK // 8, BV // 16, 8, 4, 2, 2))
+    return tl.reshape(tl.permute(x, (1, 4, 2, 0, 3, 5)), (BV, BK))
 
 
 @triton.jit
@@ -159,68 +190,68 @@ def _rotations(
     out_r, out_n, out_k, out_v,
     heads, items, most,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    PACKED: tl.constexpr, STAGES: tl.constexpr,
+    PACKED: tl.constexpr,
 ):  # fmt: skip
     """The mean over all rotations, for every (request, head) that this program comes to.
 
     Rotation r runs the maps r .. n-1 and then 0 .. r-1. A walk from the back keeps the product of the maps so far and
-    leaves in `scratch` ([programs, most, K, V] fp32) the state that each suffix leads to; a walk from the front keeps
-    the product of the maps before r, transposed, and applies it to that state. The other arguments as for `_chains`.
+    leaves in `scratch` ([programs, most, BV * BK] fp32) the state that each suffix leads to; a walk from the front
+    keeps the product of the maps before r and applies it to that state. The other arguments as for `_chains`.
+
+    All is transposed, so that a product of maps is an operand that lies in shared memory, and a step begins with what
+    the product is for: it is put there once, and registers hold a sum and one result.
     """
     k, k_in, v = tl.arange(0, BK), tl.arange(0, BK), tl.arange(0, BV)
     in_state = (v < V)[:, None] & (k < K)[None, :]
     in_update = (k < K)[:, None] & (v < V)[None, :]
     whole_u: tl.constexpr = BK == K and BV == V
     identity = tl.where(k[:, None] == k_in[None, :], 1.0, 0.0)
-    scratch += tl.program_id(0).to(tl.int64) * most * K * V
-    of_update, of_update_t = k[:, None] * V + v[None, :], k[None, :] * V + v[:, None]
+    held = tl.arange(0, BV * BK)
+    scratch += tl.program_id(0).to(tl.int64) * most * BV * BK
+    of_update = k[:, None] * V + v[None, :]
 
-    for item in tl.range(tl.program_id(0), items, tl.num_programs(0)):
+    for item in range(tl.program_id(0), items, tl.num_programs(0)):
         head, request = (item % heads).to(tl.int64), (item // heads).to(tl.int64)
         first = tl.load(bounds + request)
         count = (tl.load(bounds + request + 1) - first).to(tl.int32)
         start_at = initial + request * initial_r + head * initial_n
         start_at += k[None, :] * initial_k + v[:, None] * initial_v
-        start = tl.load(start_at, mask=in_state, other=0.0).to(tl.float32)
-        start_high, start_low, start_scale = halves(start)
-        start_high, start_low = tl.trans(start_high), tl.trans(start_low)
+        in_alone = (v < V)[:, None] & (k < tl.where(count == 0, K, 0))[None, :]
+        start_high, start_low, start_scale = halves(tl.load(start_at, mask=in_state, other=0.0).to(tl.float32))
 
         # From the back: what the maps r .. n-1 make of the initial state.
         high, low = _parts(identity)
-        update = tl.zeros((BK, BV), tl.float32)
-        for step in tl.range(count, num_stages=STAGES):
+        update = tl.zeros((BV, BK), tl.float32)
+        for step in range(count):
+            reached = _moved(start_high, start_low, start_scale, high, low) + update
+            tl.store(scratch + (count - step) % count * BV * BK + held, _flat(reached, BV, BK))
             at = first + count - 1 - step
             t = _transition(t_base, transitions, rows, at, head, k, k_in, K, BK, PACKED)
             u = _tile(u_base, updates, at, head * K * V + of_update, in_update, whole_u)
-            update += _parts_times(high, low, u)
-            high, low = _parts(_parts_times(high, low, t))
-            reached = tl.dot(high, start_high, tl.dot(low, start_high, tl.dot(high, start_low)))
-            reached = reached * (start_scale / 1024)[None, :] + update
-            tl.store(scratch + (count - 1 - step) * K * V + of_update, reached, mask=in_update)
-        # What all maps lead to is rotation 0; its place is taken by the initial state, what the last rotation needs.
-        tl.debug_barrier()
-        tl.store(scratch + of_update_t, start, mask=in_state)
+            update += _times_parts(tl.trans(u), high, low)
+            high, low = _parts(_times_parts(tl.trans(t), high, low))
+        reached = _moved(start_high, start_low, start_scale, high, low) + update
+        tl.store(scratch + held, _flat(reached, BV, BK))
         tl.debug_barrier()
 
         # From the front: the sum of what the maps 0 .. r-1 make of zero, and then of each suffix's state.
-        total, state = tl.zeros((BV, BK), tl.float32), tl.zeros((BV, BK), tl.float32)
-        for step in tl.range(count, num_stages=STAGES):
+        total = tl.load(start_at, mask=in_alone, other=0.0).to(tl.float32)
+        state = tl.zeros((BV, BK), tl.float32)
+        for step in range(count - 1):
             at = first + step
             t = _transition(t_base, transitions, rows, at, head, k, k_in, K, BK, PACKED)
             u = _tile(u_base, updates, at, head * K * V + of_update, in_update, whole_u)
             state = _times(state, tl.trans(t)) + tl.trans(u).to(tl.float32)
             total += state
         high, low = _parts(identity)
-        for step in tl.range(count, num_stages=STAGES):
-            at = first + step
-            t = _transition(t_base, transitions, rows, at, head, k, k_in, K, BK, PACKED)
+        next_reached = tl.load(scratch + held)
+        for step in range(count):
+            reached_high, reached_low, scale = halves(_unflat(next_reached, BV, BK))
+            next_reached = tl.load(scratch + tl.minimum(step + 1, count - 1) * BV * BK + held)
+            total += _moved(reached_high, reached_low, scale, high, low)
+            t = _transition(t_base, transitions, rows, first + step, head, k, k_in, K, BK, PACKED)
             high, low = _parts(_parts_times(high, low, tl.trans(t)))
-            after = tl.where(step + 1 == count, 0, step + 1)
-            reached = tl.load(scratch + after * K * V + of_update_t, mask=in_state, other=0.0)
-            reached_high, reached_low, scale = halves(reached)
-            product = tl.dot(reached_low, high, tl.dot(reached_high, low))
-            total += tl.dot(reached_high, high, product) * (scale / 1024)[:, None]
-        total = tl.where(count == 0, start, total / tl.maximum(count, 1))
+        total = total / tl.maximum(count, 1)
         out_at = out + request * out_r + head * out_n + v[:, None] * out_v + k[None, :] * out_k
         tl.store(out_at, total, mask=in_state)
         tl.debug_barrier()  # the next item writes the scratch that other threads may still be reading
@@ -358,9 +389,11 @@ def _launch_chains(
 
 def _launch_rotations(table: _Table, initial: torch.Tensor, out: torch.Tensor) -> None:
     requests, heads, key_dim, value_dim = initial.shape
+    wide_k, wide_v = padded(key_dim), padded(value_dim)
+    half = all(base.dtype == torch.float16 for base in table.bases)
     items = requests * heads
     programs = min(items, _processors(initial.device))
-    scratch = torch.empty(programs, table.most, key_dim, value_dim, dtype=torch.float32, device=initial.device)
+    scratch = torch.empty(programs, table.most, wide_v * wide_k, dtype=torch.float32, device=initial.device)
     _rotations[programs,](
         *table.tensors,
         initial,
@@ -373,10 +406,10 @@ def _launch_rotations(table: _Table, initial: torch.Tensor, out: torch.Tensor) -
         table.most,
         K=key_dim,
         V=value_dim,
-        BK=padded(key_dim),
-        BV=padded(value_dim),
+        BK=wide_k,
+        BV=wide_v,
         PACKED=table.packed,
-        STAGES=1,
+        num_stages=2 if half else 1,  # the next map is on its way, where two fit into shared memory
         num_warps=8,
     )
 

@@ -65,7 +65,8 @@ def kernels():
             yield f"entries {dim} {storage}", compose._chains, constants | {"ENTRIES": True}, maps, config.warps, stages
             constants |= {"PACKED": True}
             yield f"packed chains {dim} {storage}", compose._chains, constants, maps, config.warps, stages
-            yield f"rotations {dim} {storage}", compose._rotations, shape | {"BV": dim, "STAGES": 1}, maps, 8
+            stages = {"num_stages": 2 if storage == "fp16" else 1}
+            yield f"rotations {dim} {storage}", compose._rotations, shape | {"BV": dim}, maps, 8, stages
         for dtype in ("bf16", "fp32"):
             types = SOLVED | {"k": f"*{dtype}", "v": f"*{dtype}"}
             shape = {"K": dim, "BK": dim, "BLOCK": delta.BLOCK, "HALF": dtype != "fp32"}
