@@ -189,10 +189,21 @@ def run_benches(
         raise ValueError("several storage policies in one store")
     with (
         tempfile.TemporaryDirectory(prefix="linearkv-bench-") as root,
-        _Bench(model, folder, storage, root) as bench,
+        _Bench(model, folder, storage, root, _room(model, several)) as bench,
     ):
         for options in several:
             yield _measured(model, folder, options, bench, progress)
+
+
+def _room(model: GDNModel, several: Sequence[BenchOptions]) -> int:
+    """Bytes of memory that the states of all these chunks fit into, of any storage policy."""
+    empty = model.empty_prefix()
+    layers, _, heads, dim = empty.key.shape
+    token = 2 * layers * heads * dim * empty.key.dtype.itemsize + 8
+    return (64 << 20) + sum(
+        options.chunks * (model.state_bytes + empty.conv_tail.nbytes + options.chunk_tokens * token + (64 << 10))
+        for options in several
+    )
 
 
 def _measured(
@@ -252,12 +263,13 @@ def _measured(
 class _Bench:
     """Engines over a store of their own, one for each tier, and the composed way to the first token."""
 
-    def __init__(self, model: GDNModel, tokenizer: Path, storage: str, root: str) -> None:
+    def __init__(self, model: GDNModel, tokenizer: Path, storage: str, root: str, memory_bytes: int) -> None:
         self.model = model
         self.storage = storage
         self.chunks: list[ChunkTokens] = []
         self.bytes_per_chunk = 0
         self._tokenizer = tokenizer
+        self._memory_bytes = memory_bytes
         self._root = Path(root)
         self._engines: dict[str, Engine] = {}
         memory = self._engine("memory")
@@ -336,7 +348,10 @@ class _Bench:
     def _engine_with_states_in(self, tier: str) -> Iterator[Engine]:
         """An engine that finds the chunks' states in `tier`."""
         if tier == "prefill":
-            with tempfile.TemporaryDirectory(dir=self._root) as folder, self._open(folder) as engine:
+            with (
+                tempfile.TemporaryDirectory(dir=self._root) as folder,
+                self._open(folder, self._memory_bytes) as engine,
+            ):
                 yield engine
             return
         engine = self._engine("disk" if tier == "cold" else tier)
@@ -351,11 +366,11 @@ class _Bench:
     def _engine(self, tier: str) -> Engine:
         """The engine that keeps states in `tier`; with nothing in memory they are read from disk every time."""
         if tier not in self._engines:
-            memory, device = (_NO_BUDGET if tier == "memory" else 0), (_NO_BUDGET if tier == "device" else 0)
+            memory, device = (self._memory_bytes if tier == "memory" else 0), (_NO_BUDGET if tier == "device" else 0)
             self._engines[tier] = self._open("store", memory_budget=memory, device_budget=device)
         return self._engines[tier]
 
-    def _open(self, store: str, memory_budget: int = _NO_BUDGET, device_budget: int = 0) -> Engine:
+    def _open(self, store: str, memory_budget: int, device_budget: int = 0) -> Engine:
         settings = Settings(
             storage=self.storage,  # type: ignore[arg-type]
             memory_budget=memory_budget,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import linearkv
+from linearkv.cache import lmcache_version
 from linearkv.console import size
 
 Level = Literal["ok", "warn", "error"]
@@ -64,6 +65,7 @@ def diagnose(
     if settings is None:
         settings, found = _settings()
         findings += found
+    findings.append(_check("page tiers", lambda: _tiers(settings)))
     findings += _embedder(settings)
     findings += _model(str(model), device, dtype, settings)
     if store is not None:
@@ -95,7 +97,7 @@ def _installation() -> Iterator[Finding]:
     yield _check("flash-linear-attention", _fla)
     yield _check("faiss", lambda: _imported("faiss", "faiss-cpu"), "pip install --force-reinstall faiss-cpu")
     yield _check("sqlite", _sqlite, "use a Python whose sqlite3 has FTS5")
-    yield _check("page tiers", _tiers)
+    yield _check("lmcache", _lmcache, "pip install --force-reinstall lmcache")
     yield _check("vllm", lambda: _not_used("vllm"))
     for extra, modules in EXTRAS.items():
         if extra != "gpu":
@@ -182,9 +184,56 @@ def _sqlite() -> str:
     return f"{sqlite3.sqlite_version} with FTS5"
 
 
-def _tiers() -> str:
-    lmcache = f"lmcache {_version('lmcache')} is installed and not used yet"
-    return "memory, then files" + (f"; {lmcache}" if importlib.util.find_spec("lmcache") else "")
+def _lmcache() -> str:
+    """What keeps pages in memory, and whether it is one that is known to be right."""
+    release = lmcache_version.installed()
+    if release is None:
+        return "not installed: LinearKV keeps states in memory itself; needed for a remote tier alone"
+    refusal = lmcache_version.refusal(release)
+    if refusal is not None:
+        raise _Problem(f"{release} is not used", refusal, "warn")
+    missing = lmcache_version.missing_parts()
+    if missing:
+        raise _Problem(f"{release} lacks its compiled {', '.join(missing)}", _REINSTALL, "warn")
+    from linearkv.cache import lmcache_store  # its compiled parts are loaded with it
+
+    return (
+        f"{release}, tested; its compiled parts are loaded ({lmcache_store.NATIVE_MODULE}), hybrid models' layout is "
+        f"right in it, its usage reports are off"
+    )
+
+
+def _tiers(settings: Any) -> str:
+    if settings is None:
+        return "the settings cannot be read"
+    backend = settings.cache
+    if backend == "auto":
+        backend = "files" if lmcache_version.refusal(lmcache_version.installed()) else "lmcache"
+    keeper = "LMCache" if backend == "lmcache" and settings.memory_budget else "LinearKV"
+    disk = "unlimited" if settings.disk_budget is None else size(settings.disk_budget)
+    tiers = [f"memory {size(settings.memory_budget)} (kept by {keeper})", f"disk {disk}"]
+    if settings.device_budget:
+        tiers.insert(0, f"device {size(settings.device_budget)}")
+    if settings.remote is not None:
+        tiers.append(f"remote {_remote(settings.remote)}")
+    return ", then ".join(tiers)
+
+
+def _remote(url: str) -> str:
+    """The server without its password, and what it says."""
+    import redis
+
+    named = url.rpartition("@")[2].removeprefix("redis://").removeprefix("rediss://")
+    try:
+        with redis.Redis.from_url(url, socket_timeout=3, socket_connect_timeout=3) as client:
+            used = client.info("memory")["used_memory"]
+    except (redis.RedisError, OSError) as error:
+        raise _Problem(
+            f"the remote tier {named} does not answer ({_one_line(error)})",
+            "start it, or correct LINEARKV_REMOTE; meanwhile everything works without it",
+            "warn",
+        ) from None
+    return f"{named}, which answers and holds {size(used)}"
 
 
 def _not_used(module: str) -> str:
@@ -397,12 +446,14 @@ def _pages(tenant: Any, settings: Any) -> Finding:
     from linearkv.cache import open_pages
 
     budget = settings.disk_budget if settings is not None else None
-    pages = open_pages(tenant.folder, tenant.secret, memory_bytes=0, disk_bytes=budget, read_only=True)
+    pages = open_pages(tenant.folder, tenant.secret, memory_bytes=0, disk_bytes=budget, read_only=True, backend="files")
     try:
         disk = pages.stat()[-1]
     finally:
         pages.close()
     value = f"{disk.pages:,} stored states, {size(disk.bytes)}"
+    if disk.budget:
+        value += f", {disk.bytes / disk.budget:.0%} of the budget"
     if disk.quarantined:
         return Finding(
             "pages",

@@ -54,6 +54,16 @@ class Settings(BaseSettings):
     disk_budget: int | None = Field(
         default=64 * GIB, ge=0, description="Bytes of disk for chunk states; none is unlimited."
     )
+    cache: Literal["auto", "lmcache", "files"] = Field(
+        default="auto",
+        description="Who keeps chunk states in host memory: LMCache, or LinearKV alone; by default LMCache where a "
+        "tested release of it is installed. What lies on disk is the same.",
+    )
+    remote: str | None = Field(
+        default=None,
+        description="A Redis server behind the disk, redis://[user:password@]host:port, that machines can share; needs "
+        "LMCache.",
+    )
     max_document_bytes: int = Field(default=64 * MIB, ge=1, description="Larger documents are reported and skipped.")
     batch_tokens: int = Field(default=8192, ge=1, description="Padded tokens per forward pass while indexing.")
     embedder: Path | None = Field(

@@ -10,15 +10,23 @@ This package knows bytes and keys, nothing of models. Keys come from `linearkv.i
 `linearkv.tenants`.
 """
 
+import logging
 from pathlib import Path
 
+from linearkv.cache import lmcache_version
 from linearkv.cache.base import Hit, Miss, NotStored, PageStore, Stored, TierStat, VerifyReport
 from linearkv.cache.files import FileStore
 from linearkv.cache.memory import MemoryStore
-from linearkv.cache.pages import FORMAT_VERSION, NO_TAG, Page, PageDamaged, decode, encode
+from linearkv.cache.pages import FORMAT_VERSION, NO_TAG, Page, PageDamaged, decode, encode, reopen
 from linearkv.cache.tiered import TieredStore
+from linearkv.errors import LinearKVError
+
+_log = logging.getLogger(__name__)
+
+BACKENDS = ("auto", "lmcache", "files")
 
 __all__ = [
+    "BACKENDS",
     "FORMAT_VERSION",
     "FileStore",
     "Hit",
@@ -36,6 +44,7 @@ __all__ = [
     "decode",
     "encode",
     "open_pages",
+    "reopen",
 ]
 
 
@@ -46,8 +55,10 @@ def open_pages(
     memory_bytes: int,
     disk_bytes: int | None,
     read_only: bool = False,
-) -> TieredStore:
-    """Open one tenant's pages: a memory tier over files in `folder`/pages.
+    backend: str = "auto",
+    remote: str | None = None,
+) -> PageStore:
+    """Open one tenant's pages: memory over files in `folder`/pages. Either backend opens what the other wrote.
 
     Parameters
     ----------
@@ -56,10 +67,37 @@ def open_pages(
     secret : bytes
         The tenant's 32 bytes.
     memory_bytes : int
-        Budget of the memory tier.
+        Budget of the memory tier; 0 is none.
     disk_bytes : int or None
         Budget on disk; None is unlimited.
     read_only : bool
         Change nothing on disk.
+    backend : str
+        Who keeps memory: `lmcache`, `files` (this package alone), or `auto`: LMCache where a tested release is
+        installed and there is memory for it to keep.
+    remote : str or None
+        A Redis server behind the disk, `redis://host:port`; needs LMCache.
+
+    Raises
+    ------
+    LinearKVError
+        LMCache was asked for, or is needed for `remote`, and cannot be used.
     """
-    return TieredStore(MemoryStore(memory_bytes), FileStore(folder, secret, disk_bytes, read_only=read_only))
+    if backend not in BACKENDS:
+        raise ValueError(f"unknown backend {backend!r}: expected one of {', '.join(BACKENDS)}")
+    release = lmcache_version.installed()
+    refusal = lmcache_version.refusal(release)
+    if backend == "files" and remote is not None:
+        refusal = "the backend is 'files'"
+    if backend != "files" and not memory_bytes:
+        refusal = "it keeps memory, and the memory budget is 0"
+    if refusal is not None and (backend == "lmcache" or remote is not None):
+        raise LinearKVError(f"Pages cannot be kept {'in LMCache' if remote is None else 'at ' + remote}: {refusal}")
+    if refusal is not None and release is not None and backend == "auto" and memory_bytes:
+        _log.warning("LMCache is not used: %s", refusal)
+    files = FileStore(folder, secret, disk_bytes, read_only=read_only)
+    if backend == "files" or refusal is not None:
+        return TieredStore(MemoryStore(memory_bytes), files)
+    from linearkv.cache.lmcache_store import LMCacheStore  # half a second, for those who use it
+
+    return LMCacheStore(files, secret, memory_bytes, remote)

@@ -31,7 +31,7 @@ import shutil
 import stat as stat_module
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -207,10 +207,15 @@ class FileStore:
                     self._stat.not_kept += 1
         return results
 
-    def get(self, keys: Sequence[str]) -> dict[str, Hit | Miss]:
-        """Read and verify pages, several at a time. See `PageStore.get`."""
+    def get(self, keys: Sequence[str], into: Mapping[str, torch.Tensor] | None = None) -> dict[str, Hit | Miss]:
+        """Read and verify pages, several at a time. See `PageStore.get`.
+
+        `into` has a uint8 CPU tensor `[bytes]`, which nobody else changes, for the page of each key: the page is read
+        there. A file of another size is a `Miss`.
+        """
         unique = list(dict.fromkeys(check_key(key) for key in keys))
-        results = dict(zip(unique, self._map(self._read, unique), strict=True))
+        places = into or {}
+        results = dict(zip(unique, self._map(lambda key: self._read(key, places.get(key)), unique), strict=True))
         with self._lock:
             for key, result in results.items():
                 if isinstance(result, Hit):
@@ -352,7 +357,7 @@ class FileStore:
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
-    def _read(self, key: str) -> Hit | Miss:
+    def _read(self, key: str, place: torch.Tensor | None = None) -> Hit | Miss:
         """Read one page into memory of our own and check it there, so that nothing can change it afterwards."""
         path = self.path(key)
         found: os.stat_result | None = None
@@ -361,7 +366,7 @@ class FileStore:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 found = os.fstat(descriptor)
-                buffer = self._load(descriptor, found, key)
+                buffer = self._load(descriptor, found, key, place)
             finally:
                 os.close(descriptor)
             page = page_format.decode(buffer, key, self._secret)
@@ -377,7 +382,7 @@ class FileStore:
             return Miss(f"unreadable: {error}")
         return Hit(page, "disk", page.nbytes)
 
-    def _load(self, descriptor: int, found: os.stat_result, key: str) -> torch.Tensor:
+    def _load(self, descriptor: int, found: os.stat_result, key: str, place: torch.Tensor | None) -> torch.Tensor:
         """The bytes of an open file as uint8 [bytes]; PageDamaged before allocating if it cannot be the page."""
         if not stat_module.S_ISREG(found.st_mode):
             raise PageDamaged("not a regular file")
@@ -386,7 +391,9 @@ class FileStore:
         head = bytearray(min(HEAD_BYTES, found.st_size))
         self._read_into(descriptor, memoryview(head))
         page_format.check_head(head, found.st_size, key)
-        buffer = page_format.host_buffer(found.st_size)
+        if place is not None and place.numel() != found.st_size:
+            raise OSError(f"it has {found.st_size} bytes now and was expected with {place.numel()}")
+        buffer = page_format.host_buffer(found.st_size) if place is None else place
         self._read_into(descriptor, raw_bytes(buffer))
         return buffer
 

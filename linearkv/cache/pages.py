@@ -4,7 +4,7 @@ A page is one contiguous run of bytes, the same in memory, in a file and in a re
 
     u64 little endian   length of the header, a multiple of 8
     header              JSON, padded with spaces
-                        {"__metadata__": {"linearkv_page": "0001", "mac": 64 hex digits, "bytes": 16 digits,
+                        {"__metadata__": {"linearkv_page": "0002", "mac": 64 hex digits, "bytes": 16 digits,
                                           "key": 64 hex digits, "tag": 64 hex digits, "kind": ..., further strings},
                          "name": {"dtype": "F16", "shape": [...], "data_offsets": [start, end]}, ...}
     tensors             little endian, one behind the other in the order given
@@ -14,8 +14,10 @@ and pages are laid out layer by layer, so that the first layer can be used while
 
 The first five metadata fields have fixed places. A few hundred bytes are therefore enough to see that a file is a page,
 of which key, what it belongs to (the tag, which the owner of the page chooses), and how long it must be, before
-anything is allocated. The MAC is keyed BLAKE3 over every byte of the page (its own digits read as zeros). It is checked
-before the JSON is parsed, so nothing from an untrusted disk reaches the parser, and nothing is ever unpickled.
+anything is allocated. The MAC covers every byte of the page (its own digits read as zeros): 16 random bytes, and the
+tag of AES-256-GMAC (NIST SP 800-38D) under a key of that page alone, which keyed BLAKE3 makes of the tenant's secret
+and the random bytes; so no nonce is ever used twice. It is checked before the JSON is parsed, so nothing from an
+untrusted disk reaches the parser, and nothing is ever unpickled.
 
 This module is the only place that writes or checks a page. Every store goes through `encode` and `decode`.
 """
@@ -24,12 +26,14 @@ import hmac
 import json
 import logging
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from blake3 import blake3
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from linearkv.errors import LinearKVError
@@ -38,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of the layout above. It is part of every key, so pages of another version are never looked up."""
 
 SECRET_BYTES = 32
@@ -48,7 +52,7 @@ MAX_PAGE_BYTES = 16 << 30
 """No page is larger: a longer file is refused before anything is allocated for it."""
 
 _MAX_HEADER_BYTES = 16 << 20
-_MAC_CONTEXT = "LinearKV page MAC, format 1"
+_MAC_CONTEXT = "LinearKV page MAC, format 2"
 _PAD = "__pad__"
 _ZERO_MAC = b"0" * 64
 _RESERVED = frozenset({"linearkv_page", "mac", "bytes", "key", "tag", "kind"})
@@ -84,8 +88,9 @@ _DTYPES = {
 }
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
-# Above this a single hash gains from several threads; below, starting them costs more than it saves.
-_PARALLEL_HASH_BYTES = 4 << 20
+_SALT_BYTES = 16
+_NO_NONCE = bytes(12)  # every page has a key of its own
+_MAC_PART_BYTES = 1 << 30  # what OpenSSL takes at a time
 
 
 class PageDamaged(LinearKVError):
@@ -267,7 +272,7 @@ def encode(
         view[:8] = length.to_bytes(8, "little")
         view[8 : 8 + length] = header
         stored = {name: _view(buffer, 8 + length + start, tensor.dtype, tensor.shape) for name, tensor, start in layout}
-    view[_MAC_AT : _MAC_AT + 64] = _mac(view, mac_key)
+    view[_MAC_AT : _MAC_AT + 64] = _mac(view, mac_key, os.urandom(_SALT_BYTES))
     return Page(key, kind, tag, strings, stored, buffer)
 
 
@@ -345,13 +350,34 @@ def decode(data: Tensor | Buffer, key: str, secret: bytes) -> Page:
     buffer = _as_buffer(data)
     view = raw_bytes(buffer)
     length = check_head(view[:HEAD_BYTES], len(view), key)
-    if not hmac.compare_digest(bytes(view[_MAC_AT : _MAC_AT + 64]), _mac(view, mac_key)):
+    said = bytes(view[_MAC_AT : _MAC_AT + 64])
+    if not hmac.compare_digest(said, _mac(view, mac_key, bytes.fromhex(said[: 2 * _SALT_BYTES].decode()))):
         raise PageDamaged("its MAC does not match: the bytes were changed, or it was written with another secret")
     try:
         return _parse(buffer, 8 + length, json.loads(bytes(view[8 : 8 + length])), key)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RuntimeError) as error:
         # The MAC matched, so our own secret sealed these bytes; still a page to refuse, not to crash on.
         raise PageDamaged(f"its header cannot be used: {error}") from error
+
+
+def reopen(buffer: Tensor, key: str) -> Page:
+    """The page in memory that this process has sealed or verified and kept since: parsed, and not verified again.
+
+    Parameters
+    ----------
+    buffer : Tensor
+        uint8 [bytes] on the CPU, aligned to 8 bytes, the whole page; used in place.
+    key : str
+        Its key.
+
+    Raises
+    ------
+    PageDamaged
+        It is not a page of that key.
+    """
+    view = raw_bytes(buffer)
+    length = check_head(view[:HEAD_BYTES], len(view), key)
+    return _parse(buffer, 8 + length, json.loads(bytes(view[8 : 8 + length])), key)
 
 
 def _parse(buffer: Tensor, data_at: int, header: dict, key: str) -> Page:
@@ -427,11 +453,12 @@ def _mac_key(secret: bytes) -> bytes:
     return blake3(secret, derive_key_context=_MAC_CONTEXT).digest()
 
 
-def _mac(view: memoryview, key: bytes) -> bytes:
-    """Keyed BLAKE3 over a page with its MAC field read as zeros, as 64 hex digits. Releases the GIL."""
-    threads = blake3.AUTO if len(view) >= _PARALLEL_HASH_BYTES else 1
-    hasher = blake3(key=key, max_threads=threads)
-    hasher.update(view[:_MAC_AT])
-    hasher.update(_ZERO_MAC)
-    hasher.update(view[_MAC_AT + 64 :])
-    return hasher.hexdigest().encode()
+def _mac(view: memoryview, key: bytes, salt: bytes) -> bytes:
+    """The MAC of a page with its MAC field read as zeros, as 64 hex digits: the salt, and the tag."""
+    page_key = blake3(salt, key=key).digest()
+    gmac = Cipher(algorithms.AES(page_key), modes.GCM(_NO_NONCE)).encryptor()
+    for part in (view[:_MAC_AT], _ZERO_MAC, view[_MAC_AT + 64 :]):
+        for start in range(0, len(part), _MAC_PART_BYTES):
+            gmac.authenticate_additional_data(part[start : start + _MAC_PART_BYTES])
+    gmac.finalize()
+    return (salt + gmac.tag).hex().encode()

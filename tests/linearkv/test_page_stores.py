@@ -113,12 +113,13 @@ def shared_folder() -> Iterator[Path]:
 # ---- what every store does ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["memory", "files", "tiered"])
+@pytest.fixture(params=["memory", "files", "tiered", "lmcache"])
 def any_store(request, folder):
     opened = {
         "memory": lambda: MemoryStore(1 << 20),
         "files": lambda: FileStore(folder, SECRET, 1 << 20),
-        "tiered": lambda: open_pages(folder, SECRET, memory_bytes=1 << 20, disk_bytes=1 << 20),
+        "tiered": lambda: open_pages(folder, SECRET, memory_bytes=1 << 20, disk_bytes=1 << 20, backend="files"),
+        "lmcache": lambda: open_pages(folder, SECRET, memory_bytes=1 << 20, disk_bytes=1 << 20, backend="lmcache"),
     }[request.param]()
     yield opened
     opened.close()

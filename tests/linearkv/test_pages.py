@@ -176,8 +176,8 @@ def test_a_page_of_another_secret_is_refused():
 
 
 def test_a_page_of_another_format_version_is_refused():
-    data = raw(small_page()).replace(b'"linearkv_page":"0001"', b'"linearkv_page":"0002"')
-    with pytest.raises(PageDamaged, match="page format 2"):
+    data = raw(small_page()).replace(b'"linearkv_page":"0002"', b'"linearkv_page":"0003"')
+    with pytest.raises(PageDamaged, match="page format 3"):
         decode(data, KEY, SECRET)
 
 
@@ -191,15 +191,15 @@ def test_a_forged_header_length_is_refused_from_the_first_bytes(length):
 
 def sealed(header_rest: bytes, tensors: bytes) -> bytes:
     """A page with a correct MAC and whatever else: what a fault in a writer with our secret could leave."""
-    head = b'{"__metadata__":{"linearkv_page":"0001","mac":"' + b"0" * 64
+    head = b'{"__metadata__":{"linearkv_page":"0002","mac":"' + b"0" * 64
     length = len(head) + len('","bytes":"') + 16 + len('","key":"') + 64 + len('","tag":"') + 64 + 1 + len(header_rest)
     padding = -length % 8
     size = 8 + length + padding + len(tensors)
     fixed = b'","bytes":"%016d","key":"%s","tag":"%s"' % (size, KEY.encode(), b"0" * 64)
     header = head + fixed + header_rest + b" " * padding
     data = bytearray((length + padding).to_bytes(8, "little") + header + tensors)
-    at = 8 + len('{"__metadata__":{"linearkv_page":"0001","mac":"')
-    data[at : at + 64] = pages._mac(memoryview(data), pages._mac_key(SECRET))
+    at = 8 + len('{"__metadata__":{"linearkv_page":"0002","mac":"')
+    data[at : at + 64] = pages._mac(memoryview(data), pages._mac_key(SECRET), bytes(16))
     return bytes(data)
 
 

@@ -175,13 +175,14 @@ def test_forced_always_reads_a_slow_disk(engine):
     assert (answer.mode, answer.cache.tiers, answer.cache.plan) == ("bidirectional", {"disk": 4}, "")
 
 
-def test_some_chunks_computed_and_some_restored_compose_as_all_restored(engine):
-    engine.query(QUESTION, k=2, max_new_tokens=8, restore="always")  # two of them in memory
+def test_some_chunks_computed_and_some_restored_compose_as_all_restored(engine, tiny_checkpoint, tmp_path):
     expected = engine.query(QUESTION, k=4, max_new_tokens=8, restore="always")
-    engine.states.pages._memory.delete(engine.states.pages.keys())
-    engine.query(QUESTION, k=2, max_new_tokens=8, restore="always")
-    slow_disk(engine)
-    answer = engine.query(QUESTION, k=4, max_new_tokens=8)
+    engine.close()
+    store, model = tmp_path / "store", tiny_checkpoint("qwen3_5")
+    with Engine.open(store, model, device="cpu", settings=engine.settings) as again:  # with nothing in memory
+        again.query(QUESTION, k=2, max_new_tokens=8, restore="always")
+        slow_disk(again)
+        answer = again.query(QUESTION, k=4, max_new_tokens=8)
     assert answer.cache.tiers == {"memory": 2, "recomputed": 2}
     assert answer.text == expected.text
     assert answer.cache.plan == "2 of 4 stored states take longer to read than to compute"
