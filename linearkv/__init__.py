@@ -23,8 +23,10 @@ _HOMES = {
     "LinearKVError": "linearkv.errors",
     "PrefixState": "linearkv.states",
     "PromptFormat": "linearkv.prompt",
+    "RepairReport": "linearkv.answers",
     "Sampling": "linearkv.models",
     "Settings": "linearkv.settings",
+    "StoreReport": "linearkv.answers",
     "compose": "linearkv.composition",
     "pack": "linearkv.storage",
     "unpack": "linearkv.storage",
@@ -34,6 +36,8 @@ __all__ = [*_HOMES, "__version__"]
 if TYPE_CHECKING:
     from linearkv.answers import Answer as Answer
     from linearkv.answers import IndexReport as IndexReport
+    from linearkv.answers import RepairReport as RepairReport
+    from linearkv.answers import StoreReport as StoreReport
     from linearkv.composition import compose as compose
     from linearkv.engine import Engine as Engine
     from linearkv.errors import LinearKVError as LinearKVError

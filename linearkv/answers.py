@@ -134,12 +134,20 @@ class StoreReport:
     """Stored states that are exactly as written."""
     bytes: int = 0
     damaged: list[str] = field(default_factory=list)
-    """Stored states that failed their check, with the reason; set aside, computed again when next needed."""
+    """Stored states and records that failed their check, with the reason. They are set aside, unless it says
+    otherwise; states are computed again when next needed, records are written again by the next `index` or `repair`."""
     catalogue: list[str] = field(default_factory=list)
-    """What is wrong with the catalogue of documents and chunks."""
+    """What is wrong with the catalogue of documents and chunks. Where it cannot be read, what follows is not known."""
     chunks: int = 0
+    """Distinct ones that can be retrieved."""
     without_state: int = 0
     """Chunks whose state is not stored: not prefilled yet, evicted or damaged; queries compute them."""
+    without_text: int = 0
+    """Stored states of text that is in no document any more; the next `index` removes them."""
+    records: int = 0
+    """Records of documents, from which the catalogue can be made anew, that are exactly as written."""
+    without_record: int = 0
+    """Documents whose record is missing or older than the catalogue; the next `index` or `repair` writes it."""
     orphans: list[str] = field(default_factory=list)
     """Temporary files of processes that were killed; removed at the next opening."""
     foreign: list[str] = field(default_factory=list)
@@ -153,3 +161,32 @@ class StoreReport:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""
         return asdict(self) | {"clean": self.clean}
+
+
+@dataclass
+class RepairReport:
+    """What `Engine.repair` found and did."""
+
+    catalogue: list[str] = field(default_factory=list)
+    """What was wrong with a catalogue that was set aside."""
+    set_aside: str = ""
+    """Where that catalogue is now; empty if none was set aside."""
+    restored: int = 0
+    """Documents that came back into the catalogue from their records."""
+    embedded: int = 0
+    """Chunks whose vectors were made again."""
+    damaged: list[str] = field(default_factory=list)
+    """Stored states and records that failed their check, with the reason; set aside, and made again where they can."""
+    prefilled: int = 0
+    """Chunks whose state was computed."""
+    reused: int = 0
+    """Chunks whose state was there."""
+    lost: list[str] = field(default_factory=list)
+    """What could not be brought back, and what to do."""
+    not_stored: list[str] = field(default_factory=list)
+    """Why states or records could not be kept (disk full, budget)."""
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-ready values."""
+        return asdict(self)

@@ -1,4 +1,4 @@
-"""The command line: index, query, eval, bench, doctor.
+"""The command line: index, query, eval, bench, verify, repair, doctor.
 
 Results go to standard output, everything else to standard error. With --json standard output is one JSON value and
 nothing else, also for errors: {"error": {"type": ..., "message": ...}}. Exit status: 0 done, 1 refused or failed, 2 the
@@ -26,7 +26,9 @@ from linearkv.errors import LinearKVError
 from linearkv.progress import shown_progress
 
 if TYPE_CHECKING:
-    from linearkv.answers import Answer, IndexReport
+    from rich.console import Console
+
+    from linearkv.answers import Answer, IndexReport, RepairReport, StoreReport
     from linearkv.doctor import Finding
     from linearkv.engine import Engine
     from linearkv.settings import Settings
@@ -390,6 +392,58 @@ def bench(
 
 
 @app.command()
+def verify(store: Store = DEFAULT_STORE, tenant: Tenant = "default", as_json: Json = False) -> None:
+    """Read and check every stored byte. Exit status 1 if something is damaged.
+
+    Damaged states are set aside, and computed again when they are next needed. No model is loaded.
+    """
+    with _command(as_json, interrupted="interrupted; nothing is left half done") as out:
+        _require_store(store, tenant)
+        from linearkv.verifying import verify_store
+
+        with shown_progress(quiet=as_json) as progress:
+            report = verify_store(store, tenant, settings=_settings(), progress=progress)
+        if as_json:
+            _print_json(out, {"store": str(store), "tenant": tenant} | report.to_dict())
+        else:
+            _print_verified(report, store, out)
+    if not report.clean:
+        raise typer.Exit(1)
+
+
+@app.command()
+def repair(
+    store: Store = DEFAULT_STORE,
+    model: Model = "reference",
+    tenant: Tenant = "default",
+    conditioning: Conditioning = "prefix",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    storage: Storage = None,
+    as_json: Json = False,
+) -> None:
+    """Rebuild catalogue and states from each other. Exit status 1 if something is lost.
+
+    A damaged catalogue is moved to another name beside it and made anew from the records of its documents; chunks
+    without a good state are prefilled. Documents are not read. Give the options that the store was indexed with.
+    """
+    with _command(as_json, interrupted="interrupted; run the same command again to go on") as out:
+        _require_store(store, tenant)
+        settings = _settings(storage=storage)
+        with (
+            _open(store, model, tenant, conditioning, device, dtype, settings, repair=True) as engine,
+            shown_progress(quiet=as_json) as progress,
+        ):
+            report = engine.repair(progress)
+        if as_json:
+            _print_json(out, {"store": str(store), "tenant": tenant} | report.to_dict())
+        else:
+            _print_repaired(report, store, out)
+    if report.lost:
+        raise typer.Exit(1)
+
+
+@app.command()
 def doctor(
     store: Annotated[Path | None, typer.Option("--store", help="A store to look at as well.", metavar="FOLDER")] = None,
     model: Model = "reference",
@@ -534,12 +588,26 @@ def _settings(**given: Any) -> "Settings":
 
 
 def _open(
-    store: Path, model: str, tenant: str, conditioning: str, device: str, dtype: str, settings: "Settings"
+    store: Path,
+    model: str,
+    tenant: str,
+    conditioning: str,
+    device: str,
+    dtype: str,
+    settings: "Settings",
+    repair: bool = False,
 ) -> "Engine":
     from linearkv.engine import Engine
 
     return Engine.open(
-        store, model, tenant=tenant, conditioning=conditioning, device=device, dtype=dtype, settings=settings
+        store,
+        model,
+        tenant=tenant,
+        conditioning=conditioning,
+        device=device,
+        dtype=dtype,
+        repair=repair,
+        settings=settings,
     )
 
 
@@ -595,15 +663,62 @@ def _print_report(report: "IndexReport", store: Path, on_disk: int, out: TextIO)
     console.print(f"  chunks     {report.prefilled:,} prefilled, {report.reused:,} already there")
     console.print(f"  on disk    {size(on_disk)} of chunk states")
     console.print(f"  time       {seconds(report.seconds)}")
-    for title, lines in (
-        ("skipped", [f"{item.path}: {item.reason}" for item in report.skipped]),
-        ("notes", report.notes),
-        ("not kept", report.not_stored),
-    ):
+    _print_lists(
+        console,
+        {
+            "skipped": [f"{item.path}: {item.reason}" for item in report.skipped],
+            "notes": report.notes,
+            "not kept": report.not_stored,
+        },
+    )
+
+
+def _print_lists(console: "Console", lists: dict[str, list[str]]) -> None:
+    """Each list that has something under its title."""
+    for title, lines in lists.items():
         if lines:
             console.print(f"{title} ({len(lines):,})")
             for line in lines:
                 console.print(f"  {plain(line)}")
+
+
+def _print_verified(report: "StoreReport", store: Path, out: TextIO) -> None:
+    console = console_for(out)
+    console.print(_default_said(store))
+    console.print(f"  states     {report.pages:,} as written, {size(report.bytes)}")
+    console.print(f"  records    {report.records:,} as written; {report.without_record:,} document(s) without one")
+    console.print(
+        f"  catalogue  {report.chunks:,} chunks, {report.without_state:,} without a state; "
+        f"{report.without_text:,} state(s) of text that is gone"
+    )
+    _print_lists(
+        console,
+        {
+            "damaged, and set aside unless it says otherwise": report.damaged,
+            "wrong with the catalogue": report.catalogue,
+            "left by processes that were killed": report.orphans,
+            "not ours, left alone": report.foreign,
+        },
+    )
+    console.print("nothing is damaged" if report.clean else "linearkv repair makes anew what can be")
+
+
+def _print_repaired(report: "RepairReport", store: Path, out: TextIO) -> None:
+    console = console_for(out)
+    console.print(_default_said(store))
+    aside = f"; the damaged one is now {plain(report.set_aside)}" if report.set_aside else ""
+    console.print(f"  catalogue  {report.restored:,} documents restored, {report.embedded:,} chunks embedded{aside}")
+    console.print(f"  states     {report.prefilled:,} prefilled, {report.reused:,} already there")
+    console.print(f"  time       {seconds(report.seconds)}")
+    _print_lists(
+        console,
+        {
+            "was wrong with the catalogue": report.catalogue,
+            "damaged, set aside": report.damaged,
+            "not kept": report.not_stored,
+            "lost": report.lost,
+        },
+    )
 
 
 def _print_answer(answer: "Answer", out: TextIO, max_new_tokens: int, begun: bool) -> None:

@@ -9,7 +9,9 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,22 +19,25 @@ import torch
 from blake3 import blake3
 
 from linearkv.answering import AnswerStream, Plan
-from linearkv.answers import Answer, IndexReport, SkippedFile, StoreReport
-from linearkv.cache import open_pages
+from linearkv.answers import Answer, IndexReport, RepairReport, SkippedFile, StoreReport
+from linearkv.cache import NO_TAG, open_pages
 from linearkv.canary import check_canary
 from linearkv.composition import ORDERS, compose
-from linearkv.errors import LinearKVError, StoreMismatchError, StoreReadOnlyError
+from linearkv.errors import LinearKVError, StoreDamagedError, StoreMismatchError, StoreReadOnlyError
 from linearkv.identity import ModelIdentity, tokenizer_digest
 from linearkv.models import GDNModel, Sampling, identify, load_model
 from linearkv.planner import Planner
 from linearkv.prompt import PromptFormat
-from linearkv.retrieval import Embedder, Hit, Retriever, StoredChunk
+from linearkv.records import FOLDER as RECORDS
+from linearkv.records import Records
+from linearkv.retrieval import Embedder, Hit, Retriever, StoredChunk, set_aside_damaged
 from linearkv.retrieval.decoding import clean
 from linearkv.retrieval.store import FILE
 from linearkv.settings import Settings
-from linearkv.state_cache import ChunkTokens, StateCache
+from linearkv.state_cache import ChunkTokens, Filled, StateCache
 from linearkv.states import Context, PrefixState
 from linearkv.tenants import open_tenant, tenant_folder
+from linearkv.verifying import check
 
 if TYPE_CHECKING:
     from linearkv.eval.questions import EvalQuestion, QuestionFile
@@ -48,6 +53,8 @@ CONDITIONING = ("prefix", "primer", "none")
 MODES = ("composed", "full")
 RESTORE = ("auto", "always", "never")
 SPEEDS = "speeds.json"
+RESTORED_AT_A_TIME = 64
+"""Documents that go from their records into the catalogue in one durable step."""
 
 
 class Engine:
@@ -74,6 +81,8 @@ class Engine:
         prefix: PrefixState,
         owner: str,
         refusal: str,
+        records: Records,
+        checked: tuple[list[str], Path | None] | None = None,
     ) -> None:
         self.model = model
         self.prompt = prompt
@@ -84,6 +93,8 @@ class Engine:
         self._retriever = retriever
         self._owner = owner  # what the catalogue says of whose it is
         self._refusal = refusal  # why nothing may be written; empty where it may
+        self._records = records
+        self._checked = checked  # what was wrong with the catalogue, and where it was set aside; None: not looked at
         self.prefix = prefix
         self.embedder = retriever.embedder
 
@@ -100,6 +111,7 @@ class Engine:
         device: str = "auto",
         dtype: str = "auto",
         read_only: bool | None = None,
+        repair: bool = False,
         settings: Settings | None = None,
     ) -> "Engine":
         """Opens a store, making it on first use.
@@ -115,13 +127,16 @@ class Engine:
             tokenizer: folder of the tokenizer; the model's own by default.
             device, dtype: see `load_model`.
             read_only: never write. None decides by whether the tenant's files are writable.
+            repair: a damaged catalogue is no error: it is moved to another name beside it, for `repair` to make a new
+                one. Takes as long as reading all of it.
             settings: see `Settings`; by default from the environment.
 
         Raises:
             UnsupportedModelError: the model or tokenizer cannot be served.
             StoreMismatchError: the store was made with another embedding model or secret, or the model no longer
                 computes what it did.
-            StoreReadOnlyError: the store does not exist and cannot be made.
+            StoreReadOnlyError: the store does not exist and cannot be made, or is to be repaired and not writable.
+            StoreDamagedError: the catalogue cannot be read.
         """
         if conditioning not in CONDITIONING:
             raise ValueError(f"unknown conditioning {conditioning!r}: expected one of {', '.join(CONDITIONING)}")
@@ -133,6 +148,8 @@ class Engine:
             read_only = locked is not None
             if read_only:
                 refusal = f"{locked} is not writable for user id {os.geteuid()}"
+        if repair:
+            _require_writable(refusal)
 
         if not isinstance(model, GDNModel):
             model = load_model(model, device=device, dtype=dtype)
@@ -146,6 +163,9 @@ class Engine:
         opened = open_tenant(store, tenant, secret=secret, create=not read_only)
         if locked is not None:
             _log.warning("%s is not writable: answering from it, keeping nothing new", locked)
+        records = Records(opened.folder, opened.secret, read_only=read_only)
+        # Without records there is nothing to make a new one from, and what can be read of the old one is all there is.
+        checked = set_aside_damaged(opened.folder / "index") if repair and records.count() else None
         with ExitStack() as opening:  # what was opened is closed again if the rest fails
             retriever = Retriever(
                 opened.folder / "index",
@@ -168,6 +188,8 @@ class Engine:
                 memory_bytes=settings.memory_budget,
                 disk_bytes=settings.disk_budget,
                 read_only=read_only,
+                backend=settings.cache,
+                remote=settings.remote,
             )
             opening.callback(pages.close)
             identity = identify(model)
@@ -187,7 +209,7 @@ class Engine:
                 device_bytes=settings.device_budget if model.device.type != "cpu" else 0,
             )
             opening.pop_all()
-        return cls(model, prompt, retriever, states, settings, store, tenant, prefix, owner, refusal)
+        return cls(model, prompt, retriever, states, settings, store, tenant, prefix, owner, refusal, records, checked)
 
     def __enter__(self) -> "Engine":
         return self
@@ -221,10 +243,7 @@ class Engine:
             StoreReadOnlyError, StoreMismatchError, StoreFullError: each says what to do.
         """
         started = time.monotonic()
-        self._require_writable()
-        with self._retriever.writing():
-            if self._retriever.store.get("owner") is None:
-                self._retriever.store.put(owner=self._owner)
+        with self._writing(progress) as restored:
             synced = self._retriever.sync(
                 paths,
                 follow_outside=self.settings.follow_outside,
@@ -233,15 +252,9 @@ class Engine:
                 reembed=reembed,
                 progress=None if progress is None else lambda p: progress("reading", p.files_done, p.files),
             )
-            done, distinct = 0, self._retriever.store.counts()["distinct_chunks"]
-
-            def count(chunks: int) -> None:
-                nonlocal done
-                done += chunks
-                if progress is not None:
-                    progress("prefilling", done, distinct)
-
-            filled = self.states.fill(map(self._chunk_tokens, self.chunks()), count)
+            # Before the states: whatever has one is then in the catalogue, and in what that can be made anew from.
+            not_recorded = self._records.keep(self._retriever.store.records(), _stage("recording", progress))
+            filled = self._fill(progress)
             # Every time: an earlier run may have been killed after the text went and before its states did.
             self._drop_states_of_removed_text()
         return IndexReport(
@@ -253,10 +266,10 @@ class Engine:
             renamed=synced.renamed,
             removed=synced.removed,
             skipped=[SkippedFile(item.path, item.reason) for item in synced.skipped],
-            notes=[f"{note.path}: {note.text}" for note in synced.notes],
+            notes=restored.words() + [f"{note.path}: {note.text}" for note in synced.notes],
             prefilled=filled.prefilled,
             reused=filled.present,
-            not_stored=filled.not_stored,
+            not_stored=not_recorded + filled.not_stored,
             seconds=time.monotonic() - started,
         )
 
@@ -324,7 +337,8 @@ class Engine:
         question_ids = self.prompt.question_ids(question)
         if not self._retriever.store.counts()["chunks"]:
             raise LinearKVError(
-                f"nothing is indexed in {self.store} for tenant {self.tenant!r}: run linearkv index first"
+                f"nothing is indexed in {self.store} for tenant {self.tenant!r}: run linearkv "
+                + ("repair, there are records of documents" if self._records.count() else "index first")
             )
         found = self.search(question, k, where=where)
         retrieve_s = time.perf_counter() - started
@@ -406,15 +420,16 @@ class Engine:
 
         if options.get("part") is not None:
             raise ValueError("a part of the questions calibrates nothing: calibrate with the whole run")
-        self._require_writable()
+        _require_writable(self._refusal)
         report = self.evaluate(questions, **{"modes": COMPOSED, **options})
         best = report.recommended
         if best is None:
             raise LinearKVError(f"nothing was calibrated: {report.verdict}")
         order, _, pivot = best.mode.partition("_pivot")
         chosen = {"for": self._fingerprint(), "order": order, "pivot": int(pivot or 0), "verdict": report.verdict}
-        with self._retriever.writing():
+        with self._writing():
             self._retriever.store.put(calibration=json.dumps(chosen))
+            report.notes += self._records.keep(self._retriever.store.records())
         return report
 
     def _calibrated(self) -> tuple[str, int]:
@@ -434,10 +449,10 @@ class Engine:
 
         They come back with the next `index` of their folder if the files are still there.
         """
-        self._require_writable()
-        with self._retriever.writing():
+        with self._writing():
             removed = self._retriever.remove(paths)
             if removed:
+                self._records.keep(self._retriever.store.records())
                 self._drop_states_of_removed_text()
         return removed
 
@@ -455,30 +470,100 @@ class Engine:
         }
 
     def verify(self, progress: Progress | None = None) -> StoreReport:
-        """Reads and checks every stored state and the catalogue. Damaged states are set aside, and computed again when
-        they are next needed."""
-        pages = self.states.pages.verify(
-            None if progress is None else lambda done, total: progress("checking", done, total)
-        )
-        chunks = list(self.chunks())
-        present = self.states.pages.contains([self.states.key(self._chunk_tokens(chunk).token_ids) for chunk in chunks])
-        return StoreReport(
-            pages=pages.pages,
-            bytes=pages.bytes,
-            damaged=[f"{key}: {reason}" for key, reason in pages.damaged],
-            catalogue=self._retriever.store.verify(),
-            chunks=len(chunks),
-            without_state=len(chunks) - len(present),
-            orphans=pages.orphans,
-            foreign=pages.foreign,
-        )
+        """Reads and checks every stored state and record and the catalogue, and holds them against each other. Damaged
+        states and records are set aside; states are computed again when they are next needed, `repair` does it now."""
+        report = check(self.states.pages, self._records, self._retriever.store, self.states.tag, progress)
+        if report.chunks:  # states of this model and prompt, rather than of any
+            keys = [self.states.key(self._chunk_tokens(chunk).token_ids) for chunk in self.chunks()]
+            report.without_state = len(keys) - len(self.states.pages.contains(keys))
+        return report
 
-    def _require_writable(self) -> None:
-        if self._refusal:
-            raise StoreReadOnlyError(
-                f"{self._refusal}, so documents can neither be indexed nor removed: open it as a user who may write "
-                f"there, or use another store"
+    def repair(self, progress: Progress | None = None) -> RepairReport:
+        """Rebuilds the catalogue and the stored states from each other; documents are not needed for it.
+
+        A catalogue that is lost, or that `Engine.open(..., repair=True)` has set aside, is made anew from the records
+        of its documents and embedded again; chunks without a good state are prefilled; records that are missing are
+        written. What is good is left as it is, so the next run goes on where one was interrupted.
+
+        Raises:
+            StoreLockedError: another process is indexing into this store.
+            StoreReadOnlyError: it cannot be written.
+            StoreDamagedError: the catalogue is damaged and was not set aside.
+        """
+        started = time.monotonic()
+        report = RepairReport()
+        with self._writing(progress) as restored:
+            catalogue = self._retriever.store
+            if self._checked is not None:
+                report.catalogue, aside = self._checked
+                report.set_aside = "" if aside is None else str(aside)
+                self._checked = None
+            elif wrong := catalogue.damage():
+                do = "open the store with repair=True" if self._records.count() else "delete it and index again"
+                raise StoreDamagedError(f"{catalogue.path} is damaged ({'; '.join(wrong)}): {do}")
+            report.restored = restored.documents
+            report.embedded = self._retriever.embed_missing(_stage("embedding", progress))
+            recorded = self._records.verify(_stage("checking records", progress))
+            states = self.states.pages.verify(_stage("checking", progress))
+            report.damaged = [f"{key}: {reason}" for key, reason in states.damaged]
+            report.damaged += [f"record {key}: {reason}" for key, reason in recorded.damaged] + restored.damaged
+            report.not_stored = self._records.keep(catalogue.records(), _stage("recording", progress))
+            filled = self._fill(progress)
+            report.prefilled, report.reused = filled.prefilled, filled.present
+            report.not_stored += filled.not_stored
+            report.lost = self._lost(restored)
+        report.seconds = time.monotonic() - started
+        return report
+
+    @contextmanager
+    def _writing(self, progress: Progress | None = None) -> Iterator["_Restored"]:
+        """Holds the writer's lock. A catalogue that is nobody's is new, or was lost, or is only half restored: then it
+        takes in what there are records of, and is ours from there on."""
+        _require_writable(self._refusal)
+        store, restored = self._retriever.store, _Restored()
+        with self._retriever.writing():
+            if store.get("owner") is None:
+                restored = self._restore(_stage("rebuilding", progress))
+                store.put(owner=self._owner)
+            yield restored
+
+    def _restore(self, progress: Callable[[int, int], None] | None) -> "_Restored":
+        checked = self._records.verify()
+        restored = _Restored(new=True, damaged=[f"record {key}: {reason}" for key, reason in checked.damaged])
+        store, records = self._retriever.store, self._records.read()
+        done = 0
+        while batch := list(islice(records, RESTORED_AT_A_TIME)):
+            with store.transaction() as db:
+                restored.documents += sum(store.put_record(db, record) for record in batch)
+                store.hide_replaced(db)
+            done += len(batch)
+            if progress is not None:
+                progress(done, checked.pages)
+        return restored
+
+    def _lost(self, restored: "_Restored") -> list[str]:
+        """What a catalogue that was made anew lacks."""
+        lost = [f"the document of a damaged {line}: index it again" for line in restored.damaged]
+        live = {self.states.tag(content_hash) for content_hash in self._retriever.live_hashes()}
+        without = [tag for tag in self.states.pages.tags().values() if tag not in live and tag != NO_TAG]
+        if restored.new and without:
+            lost.append(
+                f"{len(without)} stored state(s) are of text that no record has: index their documents again, which "
+                f"finds them; if others are indexed instead, they are removed"
             )
+        return lost
+
+    def _fill(self, progress: Progress | None) -> Filled:
+        """Prefills every chunk that has no state yet."""
+        done, distinct = 0, self._retriever.store.counts()["distinct_chunks"]
+
+        def count(chunks: int) -> None:
+            nonlocal done
+            done += chunks
+            if progress is not None:
+                progress("prefilling", done, distinct)
+
+        return self.states.fill(map(self._chunk_tokens, self.chunks()), count)
 
     def _chunk_tokens(self, chunk: Any) -> ChunkTokens:
         return ChunkTokens.of(chunk, self.prompt)
@@ -489,13 +574,42 @@ class Engine:
         self.states.drop_unless(live)
 
 
+@dataclass
+class _Restored:
+    """What a catalogue took in from records."""
+
+    new: bool = False
+    """It had nothing of its own."""
+    documents: int = 0
+    damaged: list[str] = field(default_factory=list)
+
+    def words(self) -> list[str]:
+        """What a person should know of it."""
+        lines = [f"the catalogue was empty: {self.documents} document(s) came back from their records"]
+        return (lines if self.documents else []) + [f"{line}: its document is lost" for line in self.damaged]
+
+
+def _require_writable(refusal: str) -> None:
+    """Raises for the reason why nothing may be written, if there is one."""
+    if refusal:
+        raise StoreReadOnlyError(
+            f"{refusal}, so documents can neither be indexed nor removed, and nothing can be repaired: open it as a "
+            f"user who may write there, or use another store"
+        )
+
+
+def _stage(name: str, progress: Progress | None) -> Callable[[int, int | None], None] | None:
+    """Progress of one stage."""
+    return None if progress is None else lambda done, total: progress(name, done, total)
+
+
 def _not_writable(store: Path, tenant: str) -> Path | None:
     """What of a tenant's files is there and may not be written, which makes the whole of it read-only."""
     folder = tenant_folder(store, tenant)
     if not os.access(folder, os.F_OK):
         return store if store.is_dir() and not os.access(store, os.W_OK | os.X_OK) else None
     files = (folder / "index" / FILE,)
-    for path in (folder, folder / "index", folder / "pages", *files):
+    for path in (folder, folder / "index", folder / "pages", folder / RECORDS, *files):
         if os.access(path, os.F_OK) and not os.access(path, os.W_OK if path in files else os.W_OK | os.X_OK):
             return path
     return None

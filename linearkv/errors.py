@@ -21,6 +21,10 @@ class StoreMismatchError(LinearKVError):
     """The store was made with another embedding model, tenant, format or settings than it is opened with."""
 
 
+class StoreDamagedError(LinearKVError):
+    """The catalogue is damaged. `linearkv repair` (in Python: `Engine.open(..., repair=True).repair()`) rebuilds it."""
+
+
 class StoreReadOnlyError(LinearKVError):
     """The operation has to write, and the store's folder is not writable."""
 

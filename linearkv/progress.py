@@ -17,6 +17,10 @@ _UNITS = {
     "prefilling": "chunks",
     "measuring": "rounds",
     "checking": "states",
+    "checking records": "documents",
+    "recording": "documents",
+    "rebuilding": "documents",
+    "embedding": "chunks",
     "evaluating": "questions",
 }
 

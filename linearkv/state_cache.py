@@ -27,6 +27,12 @@ PART_STATE_BYTES = 2 << 30
 """Bytes of states, in float32, that indexing holds at a time before they are written."""
 
 
+def content_tags(secret: bytes) -> Callable[[str], str]:
+    """What a page says of the text it belongs to, by the text's hash: tells nothing to who has not the secret."""
+    key = blake3(secret, derive_key_context="LinearKV content tag 1").digest()
+    return lambda content_hash: blake3(content_hash.encode(), key=key).hexdigest()
+
+
 class ChunkTokens(NamedTuple):
     """A chunk as the model reads it."""
 
@@ -76,6 +82,9 @@ class StateCache:
         policy: storage policy, see `linearkv.storage`.
         planner: is told what loading and prefilling took.
         device_bytes: of the model's device, for states that stay there.
+
+    Attributes:
+        tag: of a text, by its hash; see `content_tags`.
     """
 
     def __init__(
@@ -96,7 +105,7 @@ class StateCache:
         self._model = model
         self.identity = identity
         self._secret = secret
-        self._tag_key = blake3(secret, derive_key_context="LinearKV content tag 1").digest()
+        self.tag = content_tags(secret)
         self.behind = behind
         self._behind_ids = list(behind_ids) or None
         self._policy = policy
@@ -114,10 +123,6 @@ class StateCache:
             chunk_token_ids=token_ids,
             storage_policy=self._policy,
         )
-
-    def tag(self, content_hash: str) -> str:
-        """What a page says of the text it belongs to: tells nothing to who does not have the secret."""
-        return blake3(content_hash.encode(), key=self._tag_key).hexdigest()
 
     def choose(self, chunks: Sequence[ChunkTokens], before: int) -> Choice:
         """What is soonest for a prompt of `chunks`, see `Planner.choose`. Reads no state."""
@@ -142,8 +147,13 @@ class StateCache:
         self.pages.touch(here)  # what is used here is not the first to go from behind
         started = time.perf_counter()
         found = self.pages.get([key for key in wanted if key not in here])
-        loaded = sum(result.bytes_loaded for result in found.values() if isinstance(result, Hit))
-        self.planner.saw_load("disk", loaded, time.perf_counter() - started)
+        loaded: dict[str, int] = {}
+        for hit in found.values():
+            if isinstance(hit, Hit) and hit.bytes_loaded:
+                loaded[hit.tier] = loaded.get(hit.tier, 0) + hit.bytes_loaded
+        if len(loaded) == 1:  # where several tiers took part, nobody knows how long each took
+            for tier, amount in loaded.items():
+                self.planner.saw_load(tier, amount, time.perf_counter() - started)
         restored = Restored(states=[], tiers=[])
         missing: dict[str, ChunkTokens] = {}
         for key, chunk in zip(keys, chunks, strict=True):
@@ -221,6 +231,13 @@ class StateCache:
             first = first or next((key for key in wanted if key in present), None)
             missing = {key: chunk for key, chunk in wanted.items() if key not in present}
             for part in self._parts(missing):
+                brought = self._brought(part)
+                filled.present += len(brought)
+                if on_progress is not None and brought:
+                    on_progress(len(brought))
+                part = {key: chunk for key, chunk in part.items() if key not in brought}
+                if not part:
+                    continue
                 _, outcomes = self._prefill(part, bulk=True)
                 filled.prefilled += len(part)
                 _collect(outcomes, filled.not_stored)
@@ -295,6 +312,12 @@ class StateCache:
             for (key, chunk), state in zip(missing.items(), states, strict=True)
         ]
         return {page.key: page for page in pages}, self.pages.put(pages, bulk=bulk)
+
+    def _brought(self, chunks: Mapping[str, ChunkTokens]) -> set[str]:
+        """Those of `chunks` whose states a remote tier had and the disk has now."""
+        far = [key for key, (tier, _) in self.pages.locate(chunks).items() if tier == "remote"]
+        self.pages.get(far)
+        return self.pages.contains(far)
 
     def _parts(self, chunks: dict[str, ChunkTokens]) -> Iterator[dict[str, ChunkTokens]]:
         """Splits `chunks` so that no part holds many more tokens than a batch, nor states of more than

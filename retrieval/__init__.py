@@ -14,7 +14,7 @@ from .embedder import Embedder, TextEmbedder
 from .index import VectorIndex
 from .loaders import load
 from .retriever import Hit, Retriever
-from .store import DocumentStore, StoredChunk
+from .store import DocumentStore, StoredChunk, set_aside_damaged
 from .syncing import Batch, Progress, SyncReport
 from .walking import Found, walk
 
@@ -38,5 +38,6 @@ __all__ = [
     "chunk_document",
     "load",
     "render",
+    "set_aside_damaged",
     "walk",
 ]

@@ -19,7 +19,7 @@ from .embedder import TextEmbedder
 from .index import VectorIndex
 from .loaders import MAX_BYTES
 from .store import LOCK_TIMEOUT, DocumentStore, StoredChunk
-from .syncing import Batch, Progress, Sync, SyncReport
+from .syncing import Batch, Progress, Sync, SyncReport, embed_missing
 from .walking import below, inside, relative_path
 
 _RANK_CONSTANT = 60
@@ -196,6 +196,24 @@ class Retriever:
     def live_hashes(self) -> set[str]:
         """Content hashes of all chunks that can be retrieved: whatever else is cached may go."""
         return self.store.live_hashes()
+
+    def embed_missing(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """Embed the chunks whose vectors are missing or damaged; returns how many those were. Each batch is durable.
+
+        progress: called with (done, total).
+        """
+        done = 0
+        with self.store.writing():
+            self._require_embedder()
+            self.store.drop_vectors(self.store.damaged_vectors())
+            total = self.store.count_without_vectors(self.embedder.identity)
+            for count in embed_missing(self.store, self.embedder):
+                done += count
+                if progress:
+                    progress(done, total)
+        with self._index_guard:
+            self._index = None  # it may hold what was damaged
+        return done
 
     def remove(self, paths: str | Path | Iterable[str | Path]) -> int:
         """Remove documents, by their paths as shown in hits or as the file system knows them; folders and JSON lines

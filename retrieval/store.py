@@ -7,6 +7,8 @@ Promises
 - A document that another one replaces is hidden by the very transaction that makes it so.
 - A folder that cannot be written can be read: nothing is created in it.
 - Nothing in the file depends on where the folder lies.
+- What it says of a document can be taken out whole (``records``) and put into an empty file (``put_record``): vectors
+  alone are then to be made again.
 
 A *content* is a distinct rendered chunk. Documents that share a chunk share its content, and with it its vectors.
 Contents, once removed, never give their number to another one.
@@ -23,9 +25,11 @@ import threading
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -33,7 +37,14 @@ from urllib.parse import quote
 import numpy as np
 from filelock import FileLock, Timeout
 
-from linearkv.errors import LinearKVError, StoreFullError, StoreLockedError, StoreMismatchError, StoreReadOnlyError
+from linearkv.errors import (
+    LinearKVError,
+    StoreDamagedError,
+    StoreFullError,
+    StoreLockedError,
+    StoreMismatchError,
+    StoreReadOnlyError,
+)
 
 from .chunker import Chunk, render
 from .documents import Document
@@ -41,6 +52,7 @@ from .walking import relative_path
 
 SCHEMA_VERSION = 2
 FILE = "documents.sqlite"
+_LOCK, _HOLDER = "writer.lock", "writer.json"
 LOCK_TIMEOUT = 1.0
 """Seconds to wait for another writer: for those who hold the lock for an instant, to see whether somebody writes."""
 
@@ -52,6 +64,8 @@ CREATE INDEX documents_by_own_id ON documents ({_OWN_ID});
 CREATE INDEX documents_hidden ON documents (hidden) WHERE hidden IS NOT NULL;
 CREATE INDEX documents_replacing ON documents (replaces) WHERE replaces IS NOT NULL;
 """
+_WORDS = "fts5(heading, text, content='', tokenize='unicode61')"
+_INSERT_WORDS = "INSERT INTO {} (rowid, heading, text) VALUES (?, ?, ?)"
 _SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE roots (id INTEGER PRIMARY KEY, label TEXT NOT NULL, location BLOB NOT NULL UNIQUE);
@@ -73,7 +87,7 @@ CREATE INDEX chunks_of_content ON chunks (content_id);
 CREATE TABLE vectors (
     content_id INTEGER NOT NULL REFERENCES contents ON DELETE CASCADE, embedder TEXT NOT NULL,
     windows BLOB NOT NULL, PRIMARY KEY (content_id, embedder));
-CREATE VIRTUAL TABLE words USING fts5(heading, text, content='', tokenize='unicode61');
+CREATE VIRTUAL TABLE words USING {_WORDS};
 {_INDEXES}"""
 # Format 1 can be read as it is, and is brought to this one by the first who writes. It has two columns that nothing
 # uses, and may blame a file for a package that was missing: every file is read once more.
@@ -83,6 +97,10 @@ ALTER TABLE contents DROP COLUMN token_ids;
 ALTER TABLE contents DROP COLUMN tokenizer;
 UPDATE files SET signature = NULL;
 {_INDEXES}"""
+
+_TABLES = {"meta", "roots", "files", "documents", "contents", "chunks", "vectors", "words"}
+# What of `meta` says something of the documents, and is kept with their records.
+_META_RECORDED = ("calibration",)
 
 _SHOWN_PATH = "CASE WHEN roots.label = '' THEN documents.path ELSE roots.label || ':' || documents.path END"
 _SHOWN_FILE = "CASE WHEN roots.label = '' THEN files.path ELSE roots.label || ':' || files.path END"
@@ -144,14 +162,18 @@ class Place:
     line_end: int
 
 
+class _NoIndexYet(LinearKVError):
+    """The file has no tables: nothing was indexed."""
+
+
 class DocumentStore:
     """The store in ``folder``.
 
     mode: "rw" creates it where needed, "ro" opens what is there and never writes.
     lock_timeout: seconds to wait for another writer before StoreLockedError.
 
-    Raises StoreReadOnlyError ("rw" in a folder that cannot be written), StoreMismatchError (another format version) and
-    LinearKVError (nothing there to read, or a damaged file). One object may be used by several threads: while one of
+    Raises StoreReadOnlyError ("rw" in a folder that cannot be written), StoreMismatchError (another format version),
+    StoreDamagedError and LinearKVError (nothing there to read). One object may be used by several threads: while one of
     them writes, the others read.
     """
 
@@ -168,10 +190,11 @@ class DocumentStore:
         elif not self.path.is_file():
             raise LinearKVError(f"no index in {self.folder}: make one first with linearkv index")
         # Each thread holds or waits for the lock on its own: it stands between threads as it does between processes.
-        self._lock = FileLock(self.folder / "writer.lock", thread_local=True)
-        self._holder = self.folder / "writer.json"
+        self._lock = FileLock(self.folder / _LOCK, thread_local=True)
+        self._holder = self.folder / _HOLDER
         self._writer: sqlite3.Connection | None = None
         self._reader = self._connect()
+        self._opened = _inode(self.path)
 
     # ---- opening -------------------------------------------------------------------------------------------------
 
@@ -272,6 +295,12 @@ class DocumentStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _damaged(self, why: str) -> StoreDamagedError:
+        return StoreDamagedError(
+            f"{self.path} is damaged ({why}): linearkv repair makes it anew from the records of documents; where there "
+            "are none, delete the file and index again, cached chunk states are found anew"
+        )
+
     # ---- reading and writing -------------------------------------------------------------------------------------
 
     @contextmanager
@@ -312,6 +341,11 @@ class DocumentStore:
             return
         self._acquire()
         try:
+            if _inode(self.path) != self._opened:
+                # What would be written into the old file, nobody would find.
+                raise LinearKVError(
+                    f"{self.path} was removed or made anew (linearkv repair) since it was opened: open the store again"
+                )
             self._upgrade()
             yield
         finally:
@@ -323,12 +357,7 @@ class DocumentStore:
             self._lock.release()
 
     def _acquire(self) -> None:
-        try:
-            self._lock.acquire(timeout=self.lock_timeout)
-        except Timeout:
-            raise StoreLockedError(
-                f"{self.folder} is being written by {_described(self._holder)}: wait until it ends, or stop it"
-            ) from None
+        _take(self._lock, self.folder, self.lock_timeout)
         with suppress(OSError):  # only a courtesy to whoever is refused
             aside = self._holder.with_suffix(f".{os.getpid()}")
             entry = {
@@ -480,52 +509,67 @@ class DocumentStore:
     ) -> None:
         """Write a document with its chunks over what was stored of it. Whether others replace it is for
         ``hide_replaced`` to say, before the transaction ends."""
-        replaces = json.dumps(document.replaces) if document.replaces else None
-        metadata = json.dumps(document.metadata, ensure_ascii=False)
+        row = {
+            "path": document.path,
+            "title": document.title,
+            "metadata": document.metadata,
+            "content_hash": document.content_hash,
+            "recipe": recipe,
+            "superseded": document.superseded,
+            "replaces": document.replaces,
+        }
+        self._put_document(db, file_id, row, [(chunk, None) for chunk in chunks], sync)
+
+    def _put_document(
+        self,
+        db: sqlite3.Connection,
+        file_id: int,
+        row: dict[str, Any],
+        chunks: Iterable[tuple[Chunk, int | None]],
+        sync: int,
+    ) -> None:
+        """A document by its columns, and its chunks, each with the number that its content would like to have."""
         (document_id,) = db.execute(
             "INSERT INTO documents (file_id, path, title, metadata, content_hash, recipe, sync, superseded, replaces,"
             " hidden) VALUES (:file_id, :path, :title, :metadata, :content_hash, :recipe, :sync, :superseded,"
             " :replaces, :superseded) ON CONFLICT DO UPDATE SET title = :title, metadata = :metadata,"
             " content_hash = :content_hash, recipe = :recipe, sync = :sync, superseded = :superseded,"
             " replaces = :replaces, hidden = :superseded RETURNING id",
-            {
+            row
+            | {
                 "file_id": file_id,
-                "path": document.path,
-                "title": document.title,
-                "metadata": metadata,
-                "content_hash": document.content_hash,
-                "recipe": recipe,
                 "sync": sync,
-                "superseded": document.superseded,
-                "replaces": replaces,
+                "metadata": json.dumps(row["metadata"], ensure_ascii=False),
+                "replaces": json.dumps(row["replaces"]) if row["replaces"] else None,
             },
         ).fetchone()
         db.execute("DELETE FROM chunks WHERE document_id = ?", (document_id,))
-        for chunk in chunks:
+        for chunk, number in chunks:
             db.execute(
                 "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?)",
                 (
                     document_id,
                     chunk.ordinal,
-                    self._content(db, chunk),
+                    self._content(db, chunk, number),
                     chunk.line_start,
                     chunk.line_end,
                     json.dumps(chunk.metadata),
                 ),
             )
 
-    def _content(self, db: sqlite3.Connection, chunk: Chunk) -> int:
+    def _content(self, db: sqlite3.Connection, chunk: Chunk, number: int | None) -> int:
+        """The id of a chunk's content, which is made if it is new, as ``number`` where that is free."""
         row = db.execute("SELECT id FROM contents WHERE content_hash = ?", (chunk.content_hash,)).fetchone()
         if row:
             return int(row[0])
+        if db.execute("SELECT 1 FROM contents WHERE id = ?", (number,)).fetchone():
+            number = None
         cursor = db.execute(
-            "INSERT INTO contents (content_hash, heading, text) VALUES (?, ?, ?)",
-            (chunk.content_hash, chunk.heading, chunk.text),
+            "INSERT INTO contents (id, content_hash, heading, text) VALUES (?, ?, ?, ?)",
+            (number, chunk.content_hash, chunk.heading, chunk.text),
         )
-        db.execute(
-            "INSERT INTO words (rowid, heading, text) VALUES (?, ?, ?)",
-            (cursor.lastrowid, _spaced(chunk.heading), _spaced(chunk.text)),
-        )
+        values = (cursor.lastrowid, _spaced(chunk.heading), _spaced(chunk.text))
+        db.execute(_INSERT_WORDS.format("words"), values)
         return int(cursor.lastrowid or 0)
 
     def put_vectors(self, db: sqlite3.Connection, embedder: str, vectors: dict[str, np.ndarray]) -> None:
@@ -627,6 +671,79 @@ class DocumentStore:
             count += len(rows)
         return count
 
+    # ---- records -------------------------------------------------------------------------------------------------
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """All that the store says of each document, hidden ones included, as JSON-ready values for ``put_record``.
+
+        ``place`` names the document: the folder that was indexed, the path of the file in it, and its own path. A
+        record of the place ``[]`` has what was found out about all of them together.
+
+        Raises StoreDamagedError for a text that is not what it is filed as, so that no record is made of it.
+        """
+        found = {key: value for key in _META_RECORDED if (value := self.get(key)) is not None}
+        if found:
+            yield {"place": [], "meta": found}
+        last = 0
+        while rows := self._all(
+            "SELECT documents.id, label, location, files.path, documents.path, title, metadata, content_hash,"
+            f" documents.recipe, superseded, replaces FROM {_OF_DOCUMENTS} WHERE documents.id > ?"
+            " ORDER BY documents.id LIMIT 256",
+            (last,),
+        ):
+            for key, label, location, file, path, title, metadata, content_hash, recipe, superseded, replaces in rows:
+                yield {
+                    "place": [os.fsdecode(location), file, path],
+                    "label": label,
+                    "document": {
+                        "path": path,
+                        "title": title,
+                        "metadata": self._value(metadata),
+                        "content_hash": content_hash,
+                        "recipe": recipe,
+                        "superseded": superseded,
+                        "replaces": self._value(replaces or "[]"),
+                    },
+                    "chunks": self._chunks_of(key),
+                }
+            last = rows[-1][0]
+
+    def _chunks_of(self, document_id: int) -> list[tuple[int, dict[str, Any]]]:
+        """The chunks of a document, each with the id of its content."""
+        chunks = []
+        for key, filed, heading, text, ordinal, line_start, line_end, metadata in self._all(
+            "SELECT contents.id, content_hash, heading, text, ordinal, line_start, line_end, metadata FROM chunks"
+            " JOIN contents ON contents.id = content_id WHERE document_id = ? ORDER BY ordinal",
+            (document_id,),
+        ):
+            chunk = Chunk(heading, text, line_start, line_end, ordinal, self._value(metadata))
+            if chunk.content_hash != filed:
+                raise self._damaged(f"the text of chunk {key} is not the one that was stored")
+            chunks.append((key, asdict(chunk)))
+        return chunks
+
+    def _value(self, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise self._damaged(f"{text[:40]!r} is no metadata: {error}") from None
+
+    def put_record(self, db: sqlite3.Connection, record: dict[str, Any]) -> bool:
+        """Write what ``records`` said of a document, over what is there of it; returns whether it was a document's. Its
+        file is read again at the next sync. Whether others replace it is for ``hide_replaced`` to say."""
+        if not record["place"]:
+            db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", record["meta"].items())
+            return False
+        location, file, _ = record["place"]
+        (root_id,) = db.execute(
+            "INSERT INTO roots (label, location) VALUES (?, ?) ON CONFLICT DO UPDATE SET label = label RETURNING id",
+            (record["label"], os.fsencode(location)),
+        ).fetchone()
+        file_id = self.begin_file(db, Root(root_id, record["label"], location), file)
+        chunks = [(Chunk(**chunk), number) for number, chunk in record["chunks"]]
+        self._put_document(db, file_id, record["document"], chunks, sync=0)
+        return True
+
     # ---- vectors -------------------------------------------------------------------------------------------------
 
     def without_vectors(self, hashes: Iterable[str], embedder: str) -> list[str]:
@@ -641,6 +758,21 @@ class DocumentStore:
             (embedder, limit),
         )
         return [StoredChunk(key, heading, text) for key, heading, text in rows]
+
+    def count_without_vectors(self, embedder: str) -> int:
+        sql = "SELECT count(*) FROM contents WHERE id NOT IN (SELECT content_id FROM vectors WHERE embedder = ?)"
+        return int(self._one(sql, (embedder,)))
+
+    def damaged_vectors(self) -> list[tuple[int, str]]:
+        """(content id, embedder) of vectors that cannot be what an embedder gave."""
+        with self._connection() as db:
+            rows = db.execute("SELECT content_id, embedder, CAST(windows AS BLOB) FROM vectors")
+            return [(key, embedder) for key, embedder, windows in rows if not _of_length_1(windows)]
+
+    def drop_vectors(self, which: Iterable[tuple[int, str]]) -> None:
+        """Forget vectors, by content id and embedder."""
+        with self.transaction() as db:
+            db.executemany("DELETE FROM vectors WHERE content_id = ? AND embedder = ?", which)
 
     def keep_vectors_of(self, embedder: str, name: str) -> None:
         """From now on this embedder's vectors are the store's; those of any other are removed."""
@@ -747,8 +879,47 @@ class DocumentStore:
             "distinct_chunks": int(self._one(f"SELECT count(DISTINCT content_id) {_VISIBLE}")),
         }
 
+    def damage(self) -> list[str]:
+        """What is wrong with the file that only making it anew puts right, in words. Reads everything but vectors:
+        SQLite's own check, rows whose others are gone, texts that are not what they are filed as, and an index of words
+        that is not of these texts."""
+        try:
+            missing = _TABLES - {row[0] for row in self._all("SELECT name FROM sqlite_master")}
+            if missing:
+                return [f"it has no {', '.join(sorted(missing))}"]
+            wrong = [row[0] for row in self._all("PRAGMA integrity_check(10)") if row[0] != "ok"]
+            wrong += [f"a row of {row[0]} belongs to none of {row[2]}" for row in self._all("PRAGMA foreign_key_check")]
+            if not wrong:
+                for _ in self.records():
+                    pass
+                if not self._words_are_those_of_the_texts():
+                    wrong.append("the index of words is not that of the texts")
+        except StoreDamagedError as error:
+            return [str(error)]
+        return wrong[:10]
+
+    def _words_are_those_of_the_texts(self) -> bool:
+        """Compares the lexical index, into which SQLite's own check does not look, with one made anew for a moment."""
+        with _explained(self), closing(self._open("ro", "&immutable=1" if self._immutable else "")) as db:
+            db.execute("BEGIN")
+            db.execute(f"CREATE VIRTUAL TABLE temp.anew USING {_WORDS}")
+            for key, heading, text in db.execute("SELECT id, heading, text FROM contents"):
+                db.execute(_INSERT_WORDS.format("temp.anew"), (key, _spaced(heading), _spaced(text)))
+            db.execute("CREATE VIRTUAL TABLE temp.kept_words USING fts5vocab(main, words, instance)")
+            db.execute("CREATE VIRTUAL TABLE temp.anew_words USING fts5vocab(temp, anew, instance)")
+            pairs = (
+                ("* FROM temp.kept_words", "* FROM temp.anew_words"),
+                ("* FROM main.words_docsize", "* FROM temp.anew_docsize"),
+                ("block FROM main.words_data WHERE id = 1", "block FROM temp.anew_data WHERE id = 1"),
+            )
+            return all(
+                kept == made
+                for this, that in pairs
+                for kept, made in zip_longest(db.execute(f"SELECT {this}"), db.execute(f"SELECT {that}"))
+            )
+
     def verify(self) -> list[str]:
-        """What is wrong with the file, in words; empty if nothing is."""
+        """What is wrong with the file, in words; empty if nothing is. Does not read every text: see ``damage``."""
         problems = [row[0] for row in self._all("PRAGMA quick_check") if row[0] != "ok"]
         embedder = self.get("embedder")
         missing = self._one(
@@ -772,15 +943,73 @@ def _explained(store: DocumentStore) -> Iterator[None]:
             raise StoreFullError(
                 f"{store.path}: {text}; free some space and index again, finished work is kept"
             ) from error
-        if "not a database" in text or "malformed" in text:
-            raise LinearKVError(
-                f"{store.path} is damaged ({text}): delete the file and index again; cached chunk states are found anew"
-            ) from error
+        if "not a database" in text or "malformed" in text or "decode to UTF-8" in text:
+            raise store._damaged(text) from error
         if "no such table" in text:
-            raise LinearKVError(f"no index in {store.folder} yet: make one first with linearkv index") from error
+            raise _NoIndexYet(f"no index in {store.folder} yet: make one first with linearkv index") from error
         if "readonly" in text or "unable to open" in text:
             raise StoreReadOnlyError(f"{store.path} cannot be opened or written: {text}") from error
         raise
+
+
+def set_aside_damaged(folder: str | Path, lock_timeout: float = LOCK_TIMEOUT) -> tuple[list[str], Path | None]:
+    """Move the file of a damaged store to another name beside it, from where it may be taken back or removed.
+
+    Returns what is wrong with it (see ``DocumentStore.damage``), and where it is now; nothing and None where it is as
+    it should be, or where there is none. Raises StoreLockedError while somebody writes.
+    """
+    folder = Path(folder).expanduser().absolute()
+    path = folder / FILE
+    if not path.is_file():
+        return [], None
+    lock = FileLock(folder / _LOCK)
+    _take(lock, folder, lock_timeout)
+    try:
+        try:
+            with DocumentStore(folder, "ro") as store:
+                wrong = store.damage()
+        except StoreDamagedError as error:
+            wrong = [str(error)]
+        except _NoIndexYet:
+            wrong = []
+        if not wrong:
+            return [], None
+        aside = folder / f"damaged-{datetime.now():%Y%m%d-%H%M%S-%f}-{FILE}"
+        # SQLite finds its side files by the name of the first.
+        for ending in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                path.with_name(path.name + ending).rename(aside.with_name(aside.name + ending))
+        return wrong, aside
+    finally:
+        lock.release()
+
+
+def _take(lock: FileLock, folder: Path, timeout: float) -> None:
+    """Take the writer's lock, or say who has it."""
+    try:
+        lock.acquire(timeout=timeout)
+    except Timeout:
+        raise StoreLockedError(
+            f"{folder} is being written by {_described(folder / _HOLDER)}: wait until it ends, or stop it"
+        ) from None
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another one that has its name."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _of_length_1(windows: bytes) -> bool:
+    """Whether the rows of a vector have length 1, as all do: then the sum of squares counts them."""
+    if not windows or len(windows) % 4:
+        return False
+    values = np.frombuffer(windows, "<f4").astype(np.float64)
+    total = float(values @ values)
+    return bool(np.isfinite(total)) and round(total) >= 1 and abs(total - round(total)) < 1e-3 * total
 
 
 def _execute_all(db: sqlite3.Connection, statements: str) -> None:

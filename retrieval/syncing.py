@@ -367,15 +367,8 @@ class Sync:
     def embed_again(self) -> None:
         """Vectors of this embedder for all that is stored without; then they are the store's. Interrupted, it goes on
         where it was; until the end readers use the old ones."""
-        identity = self.embedder.identity
-        while chunks := self.store.contents_without_vectors(identity, _BATCH_CHUNKS):
-            vectors = self.embed([chunk.rendered for chunk in chunks])
-            with self.store.transaction() as db:
-                self.store.put_vectors(
-                    db, identity, {chunk.content_hash: rows for chunk, rows in zip(chunks, vectors, strict=True)}
-                )
-        if self.store.get("embedder") != identity:
-            self.store.keep_vectors_of(identity, self.embedder.name)
+        for count in embed_missing(self.store, self.embedder):
+            self.report.embedded += count
 
     def finish(self, scopes: list[_Scope]) -> None:
         report = self.report
@@ -396,6 +389,21 @@ class Sync:
                 first, *others = [path for _, _, path in circle]
                 text = f"replaces {', which replaces '.join([*others, first])}: none of them is left out"
                 self.report.notes.append(Note(first, text))
+
+
+def embed_missing(store: DocumentStore, embedder: TextEmbedder) -> Iterator[int]:
+    """Vectors of this embedder for all that is stored without, batch by batch; yields the size of each that is
+    durable. Then they are the store's."""
+    identity = embedder.identity
+    while chunks := store.contents_without_vectors(identity, _BATCH_CHUNKS):
+        vectors = embedder.encode([chunk.rendered for chunk in chunks])
+        with store.transaction() as db:
+            store.put_vectors(
+                db, identity, {chunk.content_hash: rows for chunk, rows in zip(chunks, vectors, strict=True)}
+            )
+        yield len(chunks)
+    if store.get("embedder") != identity:
+        store.keep_vectors_of(identity, embedder.name)
 
 
 def _new_label(name: str, taken: set[str]) -> str:

@@ -135,11 +135,12 @@ def test_a_damaged_catalogue_is_named_and_its_states_are_found_anew(open_engine,
     content = bytearray(path.read_bytes())
     content[:100] = bytes(100)
     path.write_bytes(damage or content)
-    with pytest.raises(LinearKVError, match=r"documents.sqlite is damaged \(.*\): delete the file and index again"):
+    with pytest.raises(LinearKVError, match=r"documents.sqlite is damaged \(.*\): linearkv repair makes it anew"):
         open_engine()
     path.unlink()
     report = open_engine().index(write(LAMP))
-    assert (report.added, report.prefilled, report.reused) == (1, 0, 1)
+    assert (report.unchanged, report.prefilled, report.reused) == (1, 0, 1)
+    assert report.notes == ["the catalogue was empty: 1 document(s) came back from their records"]
 
 
 def test_a_missing_secret_is_named_and_not_replaced(open_engine, filled):

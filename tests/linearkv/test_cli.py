@@ -270,7 +270,8 @@ def test_an_interrupted_run_says_so_and_goes_on(run, model, tmp_path):
     arguments = ["index", str(corpus), "--store", str(store), "--model", model]
     running = process("-m", "linearkv.cli", *arguments)
     deadline = time.monotonic() + 120
-    while len(list(store.rglob("*.safetensors"))) < 2 and running.poll() is None and time.monotonic() < deadline:
+    states = "tenants/*/pages/*/*.safetensors"
+    while len(list(store.glob(states))) < 2 and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=120)

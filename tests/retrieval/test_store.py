@@ -23,7 +23,7 @@ def test_another_format_is_refused_with_what_to_do(tmp_path):
 
 def test_a_damaged_file_is_refused_with_what_to_do(tmp_path):
     (tmp_path / FILE).write_bytes(b"not a database at all" * 100)
-    with pytest.raises(LinearKVError, match="is damaged .*delete the file and index again"):
+    with pytest.raises(LinearKVError, match="is damaged .*linearkv repair .*delete the file and index again"):
         DocumentStore(tmp_path)
 
 
