@@ -177,8 +177,7 @@ class FileStore:
         self._flush_recency()
         with self._lock:
             self._refresh()
-            planned -= min(planned, sum(self._sizes.get(page.key, 0) for page in chosen))  # these are replaced
-            self._make_room(planned, keep=batch)
+            self._make_room(planned, keep=batch)  # also beside what they replace, which goes when they are there
             self._reserved += planned
             # In the order given, whatever order the threads write in.
             times = {page.key: self._now() for page in chosen}

@@ -25,11 +25,11 @@ This module is the only place that writes or checks a page. Every store goes thr
 import hmac
 import json
 import logging
-import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from blake3 import blake3
@@ -354,10 +354,10 @@ def decode(data: Tensor | Buffer, key: str, secret: bytes) -> Page:
     if not hmac.compare_digest(said, _mac(view, mac_key, bytes.fromhex(said[: 2 * _SALT_BYTES].decode()))):
         raise PageDamaged("its MAC does not match: the bytes were changed, or it was written with another secret")
     try:
-        return _parse(buffer, 8 + length, json.loads(bytes(view[8 : 8 + length])), key)
+        return _parse(buffer, 8 + length, key)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RuntimeError) as error:
         # The MAC matched, so our own secret sealed these bytes; still a page to refuse, not to crash on.
-        raise PageDamaged(f"its header cannot be used: {error}") from error
+        raise PageDamaged(f"its header cannot be used: {str(error)[:200]}") from error
 
 
 def reopen(buffer: Tensor, key: str) -> Page:
@@ -377,11 +377,20 @@ def reopen(buffer: Tensor, key: str) -> Page:
     """
     view = raw_bytes(buffer)
     length = check_head(view[:HEAD_BYTES], len(view), key)
-    return _parse(buffer, 8 + length, json.loads(bytes(view[8 : 8 + length])), key)
+    return _parse(buffer, 8 + length, key)
 
 
-def _parse(buffer: Tensor, data_at: int, header: dict, key: str) -> Page:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; ValueError where it says something twice, of which readers would take one or the other."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _parse(buffer: Tensor, data_at: int, key: str) -> Page:
     """Turn an authenticated header into a `Page`; raise ValueError for a layout that `encode` would not write."""
+    header = json.loads(bytes(raw_bytes(buffer)[8:data_at]), object_pairs_hook=_unique)
     strings = header.pop("__metadata__")
     if not all(isinstance(value, str) for value in strings.values()):
         raise ValueError("a metadata value is not a string")
@@ -393,7 +402,7 @@ def _parse(buffer: Tensor, data_at: int, header: dict, key: str) -> Page:
         start, stop = entry["data_offsets"]
         if not all(type(n) is int and n >= 0 for n in [*shape, start, stop]):
             raise ValueError(f"tensor {name!r} has the shape {shape} at {start} to {stop}")
-        if start != end or stop - start != math.prod(shape) * dtype.itemsize:
+        if start != end or stop - start != _size(shape, dtype):
             raise ValueError(f"tensor {name!r} ({entry['dtype']} {shape}) cannot lie at {start} to {stop}")
         end = stop
         if not name.startswith(_PAD):
@@ -404,9 +413,22 @@ def _parse(buffer: Tensor, data_at: int, header: dict, key: str) -> Page:
     return Page(key, strings["kind"], strings["tag"], metadata, tensors, buffer)
 
 
+def _size(shape: list[int] | torch.Size, dtype: torch.dtype) -> int:
+    """Bytes of a tensor; of one that no page has room for, some number beyond that.
+
+    A header may hold numbers of thousands of digits, and the product of many such takes minutes.
+    """
+    size = 0 if 0 in shape else dtype.itemsize
+    for length in shape:
+        size *= length
+        if size > MAX_PAGE_BYTES:
+            break
+    return size
+
+
 def _view(buffer: Tensor, at: int, dtype: torch.dtype, shape: list[int] | torch.Size) -> Tensor:
     """The tensor of `shape` that lies at byte `at` of `buffer`."""
-    size = math.prod(shape) * dtype.itemsize
+    size = _size(shape, dtype)
     if not size:
         return torch.empty(shape, dtype=dtype, device=buffer.device)
     return buffer[at : at + size].view(dtype).view(shape)

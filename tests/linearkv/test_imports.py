@@ -138,7 +138,10 @@ def test_only_the_engine_and_what_lies_beside_it_import_the_engine():
 
 
 # What users use: names that these packages export.
-PUBLIC_PACKAGES = ("linearkv", "linearkv.models", "linearkv.retrieval", "linearkv.kernels")
+PUBLIC_PACKAGES = (
+    *("linearkv", "linearkv.models", "linearkv.retrieval", "linearkv.kernels"),
+    *("linearkv.cache", "linearkv.identity", "linearkv.tenants"),
+)
 
 
 def exported(module):
@@ -188,6 +191,7 @@ def test_the_evaluation_uses_only_what_users_can_use():
     assert not wrong, "\n".join(wrong)
 
 
+LMCACHE_MODULE = "linearkv.cache.lmcache_store"
 GPU_PACKAGES = ("triton", "fla", "causal_conv1d", "vllm", "lmcache", "flashinfer")
 
 
@@ -207,8 +211,15 @@ def test_nothing_imports_packages_for_gpus_or_servers_when_it_is_imported():
         if found.at_import_time
         and found.module.split(".")[0] in GPU_PACKAGES
         and not (is_triton_module(module) and found.module.split(".")[0] == "triton")
+        and not (module == LMCACHE_MODULE and found.module.split(".")[0] == "lmcache")
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_lmcache_is_in_one_module_which_is_imported_by_who_uses_it():
+    users = {module for module, (_, found) in ALL.items() if any(f.module.split(".")[0] == "lmcache" for f in found)}
+    assert users == {LMCACHE_MODULE}
+    assert not [f for _, found in ALL.values() for f in found if f.at_import_time and reaches(f, LMCACHE_MODULE)]
 
 
 def test_nothing_imports_a_triton_version_when_it_is_imported():

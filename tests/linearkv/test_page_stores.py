@@ -412,11 +412,15 @@ def test_a_call_larger_than_the_budget_keeps_its_last_pages_and_says_so(folder):
     store.close()
 
 
-def test_replacing_a_page_evicts_no_other(folder):
-    store = FileStore(folder, SECRET, 2 * PAGE_BYTES)
+def test_a_replaced_page_lies_beside_its_replacement_for_a_moment_and_there_is_room_for_both(folder):
+    store = FileStore(folder, SECRET, 3 * PAGE_BYTES)
     store.put([page(1), page(2)])
     store.put([page(2)])
     assert sorted(store.keys()) == sorted([key_of(1), key_of(2)])
+    store.put([page(3)])
+    store.put([page(3)])
+    assert sorted(store.keys()) == sorted([key_of(2), key_of(3)])
+    assert store.stat()[0].bytes == on_disk(folder) == 2 * PAGE_BYTES
     store.close()
 
 
