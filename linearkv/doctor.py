@@ -415,7 +415,7 @@ def _catalogue(folder: Path) -> str:
     with DocumentStore(folder, "ro") as store:
         wrong = store.verify()
         if wrong:
-            raise _Problem("; ".join(wrong), "index the corpus into a new folder")
+            raise _Problem("; ".join(wrong), "run linearkv repair, which makes a new one from the records of its documents")
         counts, embedder = store.counts(), store.get("embedder_name")
         return (
             f"{counts['documents']:,} documents, {counts['chunks']:,} chunks, embedded with {embedder or 'nothing yet'}"
