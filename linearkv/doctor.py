@@ -378,7 +378,7 @@ def _store(store: Path, tenant: str, settings: Any) -> Iterator[Finding]:
     yield found
     if opened:
         folder = opened[0].folder
-        yield _check("catalogue", lambda: _catalogue(folder / "index"), "index the corpus into a new folder")
+        yield _check("catalogue", lambda: _catalogue(folder / "index"), "linearkv repair makes a new one")
         yield _check("writer", lambda: _writer(folder / "index"))
         yield _check("pages", lambda: _pages(opened[0], settings))
 
@@ -415,7 +415,7 @@ def _catalogue(folder: Path) -> str:
     with DocumentStore(folder, "ro") as store:
         wrong = store.verify()
         if wrong:
-            raise _Problem("; ".join(wrong), "run linearkv repair, which makes a new one from the records of its documents")
+            raise _Problem("; ".join(wrong), "linearkv repair makes a new one from the records of its documents")
         counts, embedder = store.counts(), store.get("embedder_name")
         return (
             f"{counts['documents']:,} documents, {counts['chunks']:,} chunks, embedded with {embedder or 'nothing yet'}"
