@@ -198,14 +198,21 @@ def churn(folder: Path, load: Load, seed: int, calls: int | None, say: Say) -> N
 
 @dataclass
 class Promised:
-    """What a store has to hold, from what its writer said."""
+    """What a store has to hold, from what its writer said.
 
+    Attributes:
+        budget: bytes on disk.
+    """
+
+    budget: int
     kept: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Page -> version and bytes, of the calls that returned; used longest ago first."""
     under_way: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Of the put that was not over."""
     going: set[int] = field(default_factory=set)
     """Of the delete that was not over."""
+    evicted: set[int] = field(default_factory=set)
+    """What did not fit at some moment since it was put: it does not come back when there is room again."""
     problems: list[str] = field(default_factory=list)
     calls: int = 0
 
@@ -213,10 +220,12 @@ class Promised:
         """Takes in one message of `churn`."""
         for number, version, size in message.get("will_put", ()):
             self.under_way[number] = version, in_blocks(size)
+        self.evicted |= self.kept.keys() - self._fit()
         if "put" in message:
             for number, version, size in message["put"]:
                 self.kept.pop(number, None)
                 self.kept[number] = version, size
+                self.evicted.discard(number)
             self.under_way = {}
             self.problems += message["refused"]
             self.calls += 1
@@ -227,17 +236,20 @@ class Promised:
             self.going = set()
             self.calls += 1
 
-    def needed(self, budget: int) -> set[int]:
-        """The pages that have to be there: of those used last, as many as fit beside what was being written."""
-        room = budget - sum(size for _, size in self.under_way.values())
-        needed = set()
+    def needed(self) -> set[int]:
+        """The pages that have to be there: those that fitted beside what was used later, at every moment."""
+        return self._fit() - self.evicted - self.going
+
+    def _fit(self) -> set[int]:
+        """Of the pages used last, as many as fit beside what is being written."""
+        room = self.budget - sum(size for _, size in self.under_way.values())
+        fit = set()
         for number, (_, size) in reversed(self.kept.items()):
             room -= size
             if room < 0:
                 break
-            if number not in self.going:
-                needed.add(number)
-        return needed
+            fit.add(number)
+        return fit
 
     def versions(self, number: int) -> set[int]:
         """What may be found under a number, if anything is."""
@@ -272,7 +284,7 @@ def check_pages(folder: Path, load: Load, promised: Promised, say: Say) -> None:
 def compare(store: PageStore, load: Load, promised: Promised) -> list[str]:
     """What of the promises does not hold."""
     problems = []
-    needed = promised.needed(load.disk_bytes)
+    needed = promised.needed()
     # In order of use, so that asking for them leaves the order as it is.
     numbers = [*promised.kept, *(number for number in range(load.numbers) if number not in promised.kept)]
     for number, found in zip(numbers, store.get([key_of(number) for number in numbers]).values(), strict=True):
@@ -335,7 +347,7 @@ PAGE_TRIALS = {
 def page_trial(folder: Path, kind: str, rng: random.Random) -> dict[str, Any]:
     """One killed writer of pages."""
     load = PAGE_TRIALS[kind]
-    promised = Promised()
+    promised = Promised(load.disk_bytes)
     opened = False
     if kind == "opening":  # a store that has far more than the next opening has room for
         roomy = replace(load, disk_bytes=ROOMY)

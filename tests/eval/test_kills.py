@@ -42,7 +42,7 @@ def written(tmp_path):
     store = open_pages(tmp_path, SECRET, memory_bytes=0, disk_bytes=None)
     answers = store.put(pages)
     store.close()
-    promised = Promised()
+    promised = Promised(64 * MIB)
     promised.hear({"put": [(n, 1, answers[page.key].bytes) for n, page in enumerate(pages)], "refused": []})
     return tmp_path, promised
 
@@ -94,17 +94,28 @@ def test_during_a_put_both_versions_are_right_and_during_a_delete_both_answers(w
     promised.hear({"will_put": [(0, 2, 8192)]})
     promised.hear({"will_delete": [1]})
     assert promised.versions(0) == {1, 2}
-    assert 1 not in promised.needed(64 * MIB)
+    assert 1 not in promised.needed()
     assert problems_of(folder, promised) == []
 
 
 def test_the_pages_used_last_are_needed_as_many_as_fit_beside_what_is_being_written():
-    promised = Promised()
+    promised = Promised(3 * 8192)
     promised.hear({"put": [(number, 1, 8192) for number in range(6)], "refused": []})
     promised.hear({"put": [(0, 2, 8192)], "refused": []})
-    assert promised.needed(3 * 8192) == {0, 4, 5}
+    assert promised.needed() == {0, 4, 5}
     promised.hear({"will_put": [(7, 1, 8000)]})
-    assert promised.needed(3 * 8192) == {0, 5}
+    assert promised.needed() == {0, 5}
+
+
+def test_what_was_evicted_is_not_asked_for_when_there_is_room_again():
+    promised = Promised(3 * 8192)
+    promised.hear({"put": [(number, 1, 8192) for number in range(4)], "refused": []})
+    promised.hear({"will_delete": [3]})
+    promised.hear({"deleted": [3]})
+    assert promised.needed() == {1, 2}
+    promised.hear({"will_put": [(0, 2, 8000)]})
+    promised.hear({"put": [(0, 2, 8192)], "refused": []})
+    assert promised.needed() == {0, 1, 2}
 
 
 def test_a_page_tells_its_version_and_none_where_it_is_another():
