@@ -392,7 +392,13 @@ def writes_cut_short(case: Case) -> Undo:
     overwrite(case, flip("tensors", False))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (case.chance.randrange(len(case.truth.raw)), before[1]))
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    logging.disable()  # what is logged may go to a file too, and that one may not grow either
+
+    def undo() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        logging.disable(logging.NOTSET)
+
+    return undo
 
 
 def full_disk(case: Case) -> Undo:

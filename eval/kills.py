@@ -198,62 +198,64 @@ def churn(folder: Path, load: Load, seed: int, calls: int | None, say: Say) -> N
 
 @dataclass
 class Promised:
-    """What a store has to hold, from what its writer said.
-
-    Attributes:
-        budget: bytes on disk.
-    """
+    """What a store has to hold, from what its writer said."""
 
     budget: int
-    kept: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Page -> version and bytes, of the calls that returned; used longest ago first."""
+    newest: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Page -> version and bytes, of the calls that returned."""
+    sure: dict[int, int] = field(default_factory=dict)
+    """Page -> bytes on disk, of those that cannot have been evicted; used longest ago first."""
     under_way: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Of the put that was not over."""
+    """Page -> version and bytes, of the put that was not over."""
     going: set[int] = field(default_factory=set)
     """Of the delete that was not over."""
-    evicted: set[int] = field(default_factory=set)
-    """What did not fit at some moment since it was put: it does not come back when there is room again."""
     problems: list[str] = field(default_factory=list)
     calls: int = 0
 
     def hear(self, message: dict[str, Any]) -> None:
         """Takes in one message of `churn`."""
-        for number, version, size in message.get("will_put", ()):
-            self.under_way[number] = version, in_blocks(size)
-        self.evicted |= self.kept.keys() - self._fit()
+        if "opened" in message:
+            self.sure = self.needed()
+        if "will_put" in message:
+            self.under_way = {number: (version, in_blocks(size)) for number, version, size in message["will_put"]}
         if "put" in message:
-            for number, version, size in message["put"]:
-                self.kept.pop(number, None)
-                self.kept[number] = version, size
-                self.evicted.discard(number)
+            self.sure = self.needed()
             self.under_way = {}
+            for number, version, size in message["put"]:
+                self.newest[number] = version, size
+                self.sure.pop(number, None)
+                self.sure[number] = size
             self.problems += message["refused"]
-            self.calls += 1
-        self.going.update(message.get("will_delete", ()))
+        if "will_delete" in message:
+            self.going = set(message["will_delete"])
         if "deleted" in message:
             for number in message["deleted"]:
-                self.kept.pop(number, None)
+                self.newest.pop(number, None)
+                self.sure.pop(number, None)
             self.going = set()
-            self.calls += 1
+        self.calls += "put" in message or "deleted" in message
 
-    def needed(self) -> set[int]:
-        """The pages that have to be there: those that fitted beside what was used later, at every moment."""
-        return self._fit() - self.evicted - self.going
+    def needed(self) -> dict[int, int]:
+        """The pages that have to be there, and their bytes; used longest ago first.
 
-    def _fit(self) -> set[int]:
-        """Of the pages used last, as many as fit beside what is being written."""
-        room = self.budget - sum(size for _, size in self.under_way.values())
-        fit = set()
-        for number, (_, size) in reversed(self.kept.items()):
-            room -= size
+        Of those used last, as many as fit beside what is being written, and beside what that replaces.
+        """
+        room = self.budget - sum(
+            size + self.newest.get(number, (0, 0))[1] for number, (_, size) in self.under_way.items()
+        )
+        needed = {}
+        for number, size in reversed(self.sure.items()):
+            if number not in self.under_way:
+                room -= size
             if room < 0:
                 break
-            fit.add(number)
-        return fit
+            if number not in self.going:
+                needed[number] = size
+        return dict(reversed(needed.items()))
 
     def versions(self, number: int) -> set[int]:
         """What may be found under a number, if anything is."""
-        return {known[number][0] for known in (self.kept, self.under_way) if number in known}
+        return {known[number][0] for known in (self.newest, self.under_way) if number in known}
 
 
 def check_pages(folder: Path, load: Load, promised: Promised, say: Say) -> None:
@@ -285,8 +287,8 @@ def compare(store: PageStore, load: Load, promised: Promised) -> list[str]:
     """What of the promises does not hold."""
     problems = []
     needed = promised.needed()
-    # In order of use, so that asking for them leaves the order as it is.
-    numbers = [*promised.kept, *(number for number in range(load.numbers) if number not in promised.kept)]
+    # Those used last come last, so that asking for them leaves the order as it is.
+    numbers = [*(number for number in range(load.numbers) if number not in needed), *needed]
     for number, found in zip(numbers, store.get([key_of(number) for number in numbers]).values(), strict=True):
         if isinstance(found, Hit):
             version = version_of(found.page, number, load.sizes)
@@ -355,8 +357,9 @@ def page_trial(folder: Path, kind: str, rng: random.Random) -> dict[str, Any]:
             promised.hear(message)
         if child.end() != "finished":
             promised.problems.append("the first writer crashed")
-        promised.calls = 0
-    child = Child(lambda say: churn(folder, load, 2, None, say))
+        promised.budget, promised.calls = load.disk_bytes, 0
+    seed = rng.randrange(2, 1 << 15)
+    child = Child(lambda say: churn(folder, load, seed, None, say))
     # After a number of messages, and then somewhere within the next call or two.
     wanted = 1 if kind == "opening" else rng.randrange(60)
     times: list[float] = []
@@ -383,7 +386,8 @@ def page_trial(folder: Path, kind: str, rng: random.Random) -> dict[str, Any]:
         "calls": promised.calls,
         "opened": opened,
         "in_a_call": bool(promised.under_way or promised.going),
-        "acknowledged": len(promised.kept),
+        "acknowledged": len(promised.newest),
+        "needed": len(promised.needed()),
         **result,
         "problems": promised.problems + result["problems"],
     }

@@ -270,7 +270,7 @@ class FileTier(_Tier):
                     pages.append(decode(buffer.clone(), key, self._secret))
                 except PageDamaged as error:
                     _log.warning("Page %s… in memory is damaged: %s. It is not written.", key[:12], error.reason)
-        stored = self._files.put(pages)
+        stored = self._files.put(pages) if pages else {}  # a put makes room, also for nothing
         return there | {key for key, result in stored.items() if isinstance(result, Stored)}
 
     def delete(self, keys: list[ObjectKey]) -> None:

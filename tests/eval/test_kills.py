@@ -100,22 +100,32 @@ def test_during_a_put_both_versions_are_right_and_during_a_delete_both_answers(w
 
 def test_the_pages_used_last_are_needed_as_many_as_fit_beside_what_is_being_written():
     promised = Promised(3 * 8192)
-    promised.hear({"put": [(number, 1, 8192) for number in range(6)], "refused": []})
-    promised.hear({"put": [(0, 2, 8192)], "refused": []})
-    assert promised.needed() == {0, 4, 5}
-    promised.hear({"will_put": [(7, 1, 8000)]})
-    assert promised.needed() == {0, 5}
+    for number in range(3):
+        promised.hear({"put": [(number, 1, 8192)], "refused": []})
+    assert list(promised.needed()) == [0, 1, 2]
+    promised.hear({"will_put": [(3, 1, 8000)]})
+    assert list(promised.needed()) == [1, 2]
+    promised.hear({"put": [(3, 1, 8192)], "refused": []})
+    assert list(promised.needed()) == [1, 2, 3]
 
 
-def test_what_was_evicted_is_not_asked_for_when_there_is_room_again():
-    promised = Promised(3 * 8192)
-    promised.hear({"put": [(number, 1, 8192) for number in range(4)], "refused": []})
-    promised.hear({"will_delete": [3]})
-    promised.hear({"deleted": [3]})
-    assert promised.needed() == {1, 2}
+def test_what_is_replaced_takes_room_until_its_replacement_is_there():
+    promised = Promised(4 * 8192)
+    for number in range(4):
+        promised.hear({"put": [(number, 1, 8192)], "refused": []})
     promised.hear({"will_put": [(0, 2, 8000)]})
+    assert list(promised.needed()) == [2, 3]
     promised.hear({"put": [(0, 2, 8192)], "refused": []})
-    assert promised.needed() == {0, 1, 2}
+    assert list(promised.needed()) == [2, 3, 0]
+
+
+def test_room_that_a_deletion_makes_brings_no_page_back():
+    promised = Promised(2 * 8192)
+    for number in range(3):
+        promised.hear({"will_put": [(number, 1, 8000)]})
+        promised.hear({"put": [(number, 1, 8192)], "refused": []})
+    promised.hear({"deleted": [2]})
+    assert list(promised.needed()) == [1]
 
 
 def test_a_page_tells_its_version_and_none_where_it_is_another():
