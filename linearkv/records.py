@@ -112,7 +112,7 @@ class Records:
         return blake3(place, key=self._name_key).hexdigest(), blake3(data, key=self._name_key).hexdigest(), data
 
     def _open(self, read_only: bool = False) -> FileStore:
-        return FileStore(self.folder, self._secret, None, read_only=read_only or self._read_only)
+        return FileStore(self.folder, self._secret, None, read_only=read_only or self._read_only, evict=False)
 
 
 def _put(files: FileStore, group: list[Page], reasons: dict[str, str]) -> None:

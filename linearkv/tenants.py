@@ -28,7 +28,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from linearkv.cache.files import sync_folder
+from linearkv.cache.files import make_folder, sync_folder
 from linearkv.cache.pages import SECRET_BYTES
 from linearkv.errors import LinearKVError, StoreMismatchError, StoreReadOnlyError
 
@@ -165,7 +165,7 @@ def _create(folder: Path, secret: bytes | None) -> None:
     """Make the folder with its secret aside, then rename it into place; if another process was first, its one stays."""
     new = folder.parent / f".new-{secrets.token_hex(8)}"
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         _clean(folder.parent)
         new.mkdir(mode=0o700)
         if secret is None:
@@ -180,7 +180,6 @@ def _create(folder: Path, secret: bytes | None) -> None:
                 raise
             shutil.rmtree(new)
         sync_folder(folder.parent)
-        sync_folder(folder.parent.parent)
     except (NotADirectoryError, FileExistsError) as error:
         blocking = next(path for path in (folder.parent, *folder.parents) if path.exists() and not path.is_dir())
         raise StoreReadOnlyError(

@@ -12,7 +12,8 @@ What it promises
 - Every read checks every byte (`linearkv.cache.pages`). What fails goes to quarantine and is a `Miss`; the caller
   computes the page again and the next put heals it.
 - Usage never exceeds the budget, and both usage and recency survive a restart: usage is the blocks that the
-  files really take; recency is the files' modification time, which we set.
+  files really take; recency is the files' modification time, which we set. One put that replaces more than half of the
+  budget exceeds it while it writes, by up to as much again: an old page is there until the new one takes its name.
 - Any number of processes may read and write one folder. Names change only by atomic rename, and files that vanish
   underneath are no error. With several writers the budget may be passed by the pages being written at that moment.
 
@@ -84,6 +85,19 @@ def sync_folder(folder: Path, fsync: Callable[[int], None] = os.fsync) -> None:
         os.close(descriptor)
 
 
+def make_folder(folder: Path, fsync: Callable[[int], None] = os.fsync) -> None:
+    """Make a folder and those missing above it, and make the names of all of them durable.
+
+    Also of those that are there already: whoever made them may have been killed before they were durable.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
+    while not folder.is_mount():
+        folder = folder.parent
+        with suppress(PermissionError):  # who may not read a folder has not made it
+            sync_folder(folder, fsync)
+
+
 class FileStore:
     """A `PageStore` in a folder.
 
@@ -101,6 +115,8 @@ class FileStore:
     read_only : bool
         Change nothing on disk: no clean-up, no quarantine, no recency; put answers `NotStored`. A folder that turns out
         not to be writable is treated the same, with one warning, so a store on a read-only disk can be used.
+    evict : bool
+        Whether pages may go to make room; without, also a full disk costs none.
     threads : int
         Pages read or written at the same time.
 
@@ -116,6 +132,7 @@ class FileStore:
         budget_bytes: int | None,
         *,
         read_only: bool = False,
+        evict: bool = True,
         threads: int | None = None,
     ) -> None:
         if budget_bytes is not None and budget_bytes < 0:
@@ -128,6 +145,7 @@ class FileStore:
         self._secret = secret
         self._budget = budget_bytes
         self._read_only = read_only
+        self._may_evict = evict
         self._warned = False
         self._lock = threading.RLock()
         self._stat = TierStat("disk", budget=budget_bytes, folder=str(self.folder), writable=not read_only)
@@ -136,6 +154,7 @@ class FileStore:
         self._order: list[tuple[int, str]] = []  # heap over _used; an entry whose time is not the page's is stale
         self._settled: dict[str, int] = {}  # shard -> modification time of the folder when it was read
         self._reserved = 0  # bytes promised to pages being written
+        self._durable: set[Path] = set()  # folders whose names are known to be durable
         self._last_time = 0
         self._touched: dict[str, int] = {}
         self._pool = ThreadPoolExecutor(threads or min(8, os.cpu_count() or 1), thread_name_prefix="linearkv-pages")
@@ -143,6 +162,13 @@ class FileStore:
         if not read_only:
             try:
                 self._make_folder(self._pages)
+                shards = self._shards()
+                self._sync_folder(self._pages)
+                self._durable.update(shards)
+                # What is there counts as stored from now on, also if who wrote it was killed before its own answer.
+                for shard, trouble in self._pool.map(self._sync_shard, [shard.name for shard in shards]):
+                    if trouble is not None:
+                        _log.warning("Pages in %s may not survive a power cut: %s", self._pages / shard, trouble)
                 self._remove_orphans()
             except OSError as error:
                 self._refused(error)
@@ -179,15 +205,17 @@ class FileStore:
             self._refresh()
             self._make_room(planned, keep=batch)  # also beside what they replace, which goes when they are there
             self._reserved += planned
+            promised = {page.key: _rounded(page.nbytes) for page in chosen}
             # In the order given, whatever order the threads write in.
             times = {page.key: self._now() for page in chosen}
         try:
-            written = list(self._map(lambda page: self._write(page, times), chosen))
+            written = list(self._map(lambda page: self._write(page, times, promised), chosen))
             # One synchronisation per folder makes all the names in it durable.
             unsafe = dict(self._map(self._sync_shard, {page.key[:2] for page in chosen}))
         finally:
             with self._lock:
-                self._reserved -= planned
+                self._reserved -= sum(promised.values())
+                promised.clear()
         for page, outcome in zip(chosen, written, strict=True):
             error = unsafe.get(page.key[:2])
             if isinstance(outcome, Stored) and error is not None:
@@ -412,31 +440,37 @@ class FileStore:
 
     def _damaged(self, path: Path, found: os.stat_result | None, reason: str) -> Miss:
         """Move what lies at `path` to quarantine, unless another process has put a good page there meanwhile."""
+
+        def wrong(now: os.stat_result) -> bool:
+            if found is None:
+                return not stat_module.S_ISREG(now.st_mode)
+            return (now.st_ino, now.st_mtime_ns) == (found.st_ino, found.st_mtime_ns)
+
         if self._stat.writable:
             try:
-                now = path.lstat()
-                if found is None or (now.st_ino, now.st_mtime_ns) == (found.st_ino, found.st_mtime_ns):
-                    self._set_aside(path)
-            except FileNotFoundError:
-                _log.debug("%s vanished before it was moved to quarantine", path)
+                self._set_aside(path, wrong)
             except OSError as error:
                 reason += f" (left in place: {error.strerror})"
         return Miss(f"damaged: {reason}")
 
     # ---- writing ------------------------------------------------------------------------------------------------
 
-    def _write(self, page: Page, times: dict[str, int]) -> Stored | NotStored:
-        """Write one page of a call; on a full disk make room once and try again. `times`: key -> time of use."""
+    def _write(self, page: Page, times: dict[str, int], promised: dict[str, int]) -> Stored | NotStored:
+        """Write one page of a call; on a full disk make room once and try again.
+
+        `times`: key -> time of use; `promised`: key -> bytes reserved for the call's pages that are not written yet.
+        """
         try:
             try:
-                return self._write_file(page, times[page.key])
+                return self._write_file(page, times[page.key], promised)
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
                 with self._lock:
                     self._trim_quarantine(0, 0)
-                    self._evict(_rounded(page.nbytes), times)
-                return self._write_file(page, times[page.key])
+                    if self._may_evict:
+                        self._evict(_rounded(page.nbytes), times)
+                return self._write_file(page, times[page.key], promised)
         except OSError as error:
             words = error.strerror or str(error)
             if error.errno in _FULL:
@@ -446,7 +480,7 @@ class FileStore:
                 return NotStored(f"read-only: {self.folder} is not writable ({words})")
             return NotStored(f"failed: {words}")
 
-    def _write_file(self, page: Page, used: int) -> Stored:
+    def _write_file(self, page: Page, used: int, promised: dict[str, int]) -> Stored:
         """Temporary file, data, time, synchronise, rename. On any failure nothing is left behind."""
         path = self.path(page.key)
         self._make_folder(path.parent)
@@ -461,17 +495,18 @@ class FileStore:
                 size = max(_on_disk(os.fstat(descriptor)), page.nbytes)
             finally:
                 os.close(descriptor)
-            try:
-                temporary.replace(path)
-            except IsADirectoryError:
-                self._set_aside(path)
-                temporary.replace(path)
+            with self._lock:  # what lies there and what is known of it change together, for the threads that evict
+                try:
+                    temporary.replace(path)
+                except IsADirectoryError:
+                    self._set_aside(path, lambda now: stat_module.S_ISDIR(now.st_mode))
+                    temporary.replace(path)
+                self._remember(page.key, size, used)
+                self._reserved -= promised.pop(page.key, 0)
+                self._stat.writable = True
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        with self._lock:
-            self._remember(page.key, size, used)
-            self._stat.writable = True
         return Stored(size)
 
     def _write_all(self, descriptor: int, view: memoryview) -> None:
@@ -498,16 +533,23 @@ class FileStore:
         sync_folder(folder, self._fsync)
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder inside ours, durably; something else of that name is moved to quarantine."""
-        if folder.is_dir():
+        """Make our folder or one inside it, durably; something else of its name inside is moved to quarantine.
+
+        One that another process made is made durable too, once: that process may be killed before it does.
+        """
+        if folder in self._durable and folder.is_dir():
             return
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            folder.mkdir(exist_ok=True)
-        except FileExistsError:
-            self._set_aside(folder)
-            folder.mkdir(exist_ok=True)
-        self._sync_folder(folder.parent)
+        if folder == self.folder:
+            make_folder(folder, self._fsync)
+        else:
+            self._make_folder(folder.parent)
+            try:
+                folder.mkdir(exist_ok=True)
+            except FileExistsError:
+                self._set_aside(folder, lambda now: not stat_module.S_ISDIR(now.st_mode))
+                folder.mkdir(exist_ok=True)
+            self._sync_folder(folder.parent)
+        self._durable.add(folder)
 
     def _refused(self, error: OSError) -> None:
         """The system does not let us write: say so once, and keep serving what is there."""
@@ -554,6 +596,8 @@ class FileStore:
                 if used < found.st_mtime_ns <= time.time_ns():  # another process used it since
                     self._remember(key, _on_disk(found), found.st_mtime_ns)
                     continue
+                # If another process puts the page again just before this, the new one goes: no harm, as any page may be
+                # evicted right after it was put, and is then computed again.
                 path.unlink()
             except FileNotFoundError:
                 freed += self._forget(key)
@@ -701,11 +745,26 @@ class FileStore:
         except OSError:  # none yet, or none that we may see
             return []
 
-    def _set_aside(self, path: Path) -> None:
-        """Move what lies at `path` to quarantine, within its bounds."""
-        self._make_folder(self._quarantine)
-        path.rename(self._quarantine / f"{self._now():020d}-{path.name}")
+    def _set_aside(self, path: Path, wrong: Callable[[os.stat_result], bool]) -> None:
+        """Move what lies at `path` to quarantine, within its bounds, if it is `wrong`: it may be healed by now."""
         with self._lock:
+            try:
+                if not wrong(path.lstat()):
+                    return
+                self._quarantine.mkdir(exist_ok=True)
+                aside = self._quarantine / f"{self._now():020d}-{path.name}"
+                path.rename(aside)
+                if not wrong(aside.lstat()):
+                    # Another process healed it just before the rename, so it goes back; if something newer has the name
+                    # by now, that stays.
+                    with suppress(FileExistsError):
+                        (os.rename if aside.is_dir() else os.link)(aside, path)
+                    self._sync_folder(path.parent)
+                    aside.unlink(missing_ok=True)
+                    return
+            except FileNotFoundError:
+                _log.debug("%s vanished before it was moved to quarantine", path)
+                return
             match = _PAGE_NAME.fullmatch(path.name)
             if match:
                 self._forget(match[1])

@@ -318,6 +318,100 @@ def test_a_file_in_place_of_a_subfolder_is_moved_away_by_put(store, folder):
     assert number_in(store.get([key_of(1)])[key_of(1)]) == 1
 
 
+def interrupt_next_rename(monkeypatch, before: Callable[[], object], after: Callable[[], object]) -> None:
+    """Have others do something just before and just after the next renaming; `replace` is not meant."""
+    rename, waiting = Path.rename, [None]
+
+    def interrupted(path, target):
+        if not waiting:
+            return rename(path, target)
+        waiting.clear()
+        before()
+        moved = rename(path, target)
+        after()
+        return moved
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "and again"])
+@pytest.mark.parametrize("damage", [damage_flip, damage_link, damage_directory])
+def test_a_page_that_another_process_heals_while_the_damaged_one_is_moved_away_stays(
+    store, folder, damage, again, monkeypatch
+):
+    other = FileStore(folder, SECRET, 1 << 20)
+    newer = encode(key_of(1), {"x": torch.full_like(page(1).tensors["x"], 5.0)}, secret=SECRET)
+    store.put([page(1)])
+    damage(store.path(key_of(1)))
+    put = [page(1), newer]
+
+    def heal() -> None:
+        assert isinstance(other.put([put.pop(0)])[key_of(1)], Stored)
+
+    interrupt_next_rename(monkeypatch, before=heal, after=heal if again else lambda: None)
+    assert store.get([key_of(1)])[key_of(1)].damaged, "what it read was"
+    assert number_in(store.get([key_of(1)])[key_of(1)]) == (5 if again else 1)
+    stat = store.stat()[0]
+    assert (stat.pages, stat.bytes) == (1, on_disk(folder))
+    # A directory was moved there by the other one; a file was replaced.
+    assert stat.quarantined == (damage is damage_directory)
+    other.close()
+
+
+def test_a_page_healed_after_the_damaged_one_was_read_is_not_moved_at_all(folder, monkeypatch):
+    class HealedMeanwhile(FileStore):
+        def _damaged(self, *args):
+            other.put([page(1)])
+            return super()._damaged(*args)
+
+    other = FileStore(folder, SECRET, None)
+    other.put([page(1)])
+    damage_flip(other.path(key_of(1)))
+    store = HealedMeanwhile(folder, SECRET, None)
+    interrupt_next_rename(monkeypatch, before=lambda: pytest.fail("moved"), after=lambda: None)
+    assert store.get([key_of(1)])[key_of(1)].damaged
+    assert number_in(store.get([key_of(1)])[key_of(1)]) == 1
+    for opened in (store, other):
+        opened.close()
+
+
+def test_a_page_that_goes_back_from_quarantine_is_durable_under_its_name_before_it_leaves(folder, monkeypatch):
+    other = FileStore(folder, SECRET, None)
+    other.put([page(1)])
+    damage_flip(other.path(key_of(1)))
+    store = WatchedStore(folder, SECRET, None)
+    store.events.clear()
+    interrupt_next_rename(monkeypatch, before=lambda: other.put([page(1)]), after=lambda: None)
+    kept = []
+    monkeypatch.setattr(store, "_fsync", lambda descriptor: kept.append(store.stat()[0].quarantined))
+    assert store.get([key_of(1)])[key_of(1)].damaged
+    assert kept == [1]
+    assert store.stat()[0].quarantined == 0
+    for opened in (store, other):
+        opened.close()
+
+
+def test_a_subfolder_that_another_process_heals_while_what_was_there_is_moved_away_stays(store, folder, monkeypatch):
+    store.put([page(1)])
+    shard = store.path(key_of(1)).parent
+    shutil.rmtree(shard)
+    shard.write_text("x")
+    other = FileStore(folder, SECRET, None)
+    interrupt_next_rename(monkeypatch, before=lambda: other.put([page(1)]), after=lambda: None)
+    assert isinstance(store.put([page(1 + 256)])[key_of(1 + 256)], Stored)
+    assert [number_in(store.get([key_of(number)])[key_of(number)]) for number in (1, 1 + 256)] == [1, 1 + 256]
+    other.close()
+
+
+def test_without_a_quarantine_a_damaged_page_is_left_in_place_and_healed(store, folder):
+    (folder / "quarantine").write_text("not a folder")
+    store.put([page(1)])
+    damage_flip(store.path(key_of(1)))
+    assert "left in place: File exists" in store.get([key_of(1)])[key_of(1)].reason
+    assert isinstance(store.put([page(1)])[key_of(1)], Stored)
+    assert number_in(store.get([key_of(1)])[key_of(1)]) == 1
+
+
 def test_quarantine_is_bounded_in_bytes_and_count(folder, monkeypatch):
     monkeypatch.setattr(files_module, "_QUARANTINE_COUNT", 3)
     store = FileStore(folder, SECRET, 10 * 5 * PAGE_BYTES)
@@ -485,6 +579,98 @@ def test_the_budget_holds_at_every_moment_of_a_put(folder):
     store.close()
 
 
+def test_a_put_that_replaces_all_of_the_budget_takes_at_most_as_much_again_for_a_moment(folder):
+    budget = 3 * PAGE_BYTES
+    seen = []
+
+    class Measured(FileStore):
+        def _fsync(self, descriptor):
+            super()._fsync(descriptor)
+            seen.append(sum(path.stat().st_blocks * 512 for path in folder.glob("pages/*/*")))
+
+    store = Measured(folder, SECRET, budget)
+    pages = [page(number) for number in range(3)]
+    for _ in range(2):
+        assert all(isinstance(result, Stored) for result in store.put(pages).values())
+        assert on_disk(folder) == budget
+    assert budget < max(seen) <= 2 * budget
+    store.close()
+
+
+class PausingStore(FileStore):
+    """A file tier whose next call of what `pause` names waits for `go`."""
+
+    def __init__(self, *args) -> None:
+        self.pause = ""
+        self.paused, self.go = threading.Event(), threading.Event()
+        super().__init__(*args)
+
+    def _wait(self, here: str) -> None:
+        if self.pause == here:
+            self.pause = ""
+            self.paused.set()
+            assert self.go.wait(10)
+
+    def _write_all(self, descriptor, view):
+        self._wait("write")
+        super()._write_all(descriptor, view)
+
+    def _sync_shard(self, shard):
+        self._wait("sync")
+        return super()._sync_shard(shard)
+
+    def put_until(self, pause: str, pages: list[Page]) -> tuple[threading.Thread, dict[str, Stored | NotStored]]:
+        """Put pages in a thread, which waits where it is told; return it with the answers to come."""
+        results: dict[str, Stored | NotStored] = {}
+        self.pause = pause
+        thread = threading.Thread(target=lambda: results.update(self.put(pages)))
+        thread.start()
+        assert self.paused.wait(10)
+        return thread, results
+
+
+def test_two_puts_that_fit_the_budget_together_evict_nothing(folder):
+    store = PausingStore(folder, SECRET, 2 * PAGE_BYTES)
+    thread, results = store.put_until("sync", [page(1)])  # its page has its name and is not acknowledged yet
+    assert isinstance(store.put([page(2)])[key_of(2)], Stored)
+    store.go.set()
+    thread.join()
+    assert isinstance(results[key_of(1)], Stored)
+    assert sorted(store.keys()) == sorted([key_of(1), key_of(2)])
+    assert store.stat()[0].evicted == 0
+    assert store._reserved == 0
+    store.close()
+
+
+def test_bytes_promised_to_pages_that_could_not_be_written_are_free_again(failing):
+    failing.failures = {"write": [errno.EIO]}
+    failing.put([page(number) for number in range(3)])
+    failing.failures = {"write": [errno.ENOSPC, errno.ENOSPC]}
+    failing.put([page(4)])
+    assert failing._reserved == 0
+
+
+def test_a_page_put_again_while_its_old_file_is_evicted_stays(folder, monkeypatch):
+    store = PausingStore(folder, SECRET, 2 * PAGE_BYTES)
+    store.put([page(1)])
+    thread, results = store.put_until("write", [page(1)])
+    unlink = Path.unlink
+
+    def late(path, missing_ok=False):
+        if path == store.path(key_of(1)):
+            store.go.set()
+            thread.join(0.3)  # time enough to put the new file there, were it allowed to
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", late)
+    store.put([page(2)])
+    thread.join()
+    assert store.stat()[0].evicted == 1
+    assert isinstance(results[key_of(1)], Stored)
+    assert [number_in(store.get([key_of(number)])[key_of(number)]) for number in (1, 2)] == [1, 2]
+    store.close()
+
+
 def test_the_use_of_a_page_by_another_process_counts(folder, quick_to_settle):
     store = FileStore(folder, SECRET, 2 * PAGE_BYTES)
     store.put([page(1), page(2)])
@@ -584,6 +770,104 @@ def test_data_is_durable_before_its_name_and_the_name_before_put_returns(folder)
     store.close()
 
 
+class SyncedStore(FileStore):
+    """A file tier that notes what is in each folder when it is synchronised; those in `broken` cannot be."""
+
+    def __init__(self, *args) -> None:
+        self.synced: list[tuple[Path, set[str]]] = []
+        self.broken: set[str] = set()
+        super().__init__(*args)
+
+    def _fsync(self, descriptor):
+        what = Path(f"/proc/self/fd/{descriptor}").resolve()
+        if what.name in self.broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if what.is_dir():
+            self.synced.append((what, {path.name for path in what.iterdir()}))
+        super()._fsync(descriptor)
+
+    def durable(self, path: Path, top: Path) -> bool:
+        """Whether the names of `path` and of all folders from `top` to it are."""
+        path, top = path.resolve(), top.resolve()
+        while path != top and any(at == path.parent and path.name in names for at, names in self.synced):
+            path = path.parent
+        return path == top
+
+
+@pytest.mark.parametrize("made", [0, 1, 3, 4], ids=["nothing", "a folder above", "the tenant's", "all folders"])
+def test_all_folders_above_a_page_are_durable_whoever_made_them(tmp_path, made):
+    folders = ["above", "store", "tenant", "pages"]
+    (tmp_path / Path(*folders[:made])).mkdir(parents=True, exist_ok=True)  # by one that was killed before the rest
+    store = SyncedStore(tmp_path / Path(*folders[:3]), SECRET, None)
+    assert isinstance(store.put([page(1)])[key_of(1)], Stored)
+    assert store.durable(store.path(key_of(1)), tmp_path)
+    store.close()
+
+
+def test_folders_above_a_store_are_durable_also_through_a_link_and_a_relative_path(tmp_path, monkeypatch):
+    (tmp_path / "real" / "inside").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "inside")
+    monkeypatch.chdir(tmp_path / "link")
+    store = SyncedStore("tenant", SECRET, None)
+    store.put([page(1)])
+    assert store.durable(store.path(key_of(1)), tmp_path)
+    store.close()
+
+
+def test_the_name_of_a_subfolder_that_another_process_made_is_synchronised_once(folder):
+    early, late = (folder / "pages" / key_of(number)[:2] for number in (1, 2))
+    early.mkdir(parents=True)
+    store = SyncedStore(folder, SECRET, None)
+    late.mkdir()
+    for shard, number, times in ((early, 1, 1), (late, 2, 2), (late, 2 + 256, 2)):
+        assert isinstance(store.put([page(number)])[key_of(number)], Stored)
+        assert store.durable(shard, folder)
+        assert sum(at.name == "pages" for at, _ in store.synced) == times
+    store.close()
+
+
+def test_what_a_killed_process_left_is_durable_once_another_counts_on_it(folder):
+    first = FileStore(folder, SECRET, None)
+    first.put([page(1)])  # and say it was killed before it synchronised the subfolder
+    first.close()
+    store = SyncedStore(folder, SECRET, None)
+    assert store.contains([key_of(1)]) == {key_of(1)}
+    assert store.durable(store.path(key_of(1)), folder)
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["pages", "tenant", "above"])
+def test_a_page_below_a_folder_that_could_not_be_synchronised_is_not_acknowledged(tmp_path, name):
+    class Broken(SyncedStore):
+        def _make_folder(self, folder):
+            self.broken = {name} if not self.healed else set()
+            super()._make_folder(folder)
+
+        healed = False
+
+    store = Broken(tmp_path / "above" / "tenant", SECRET, None)
+    for _ in range(2):
+        assert store.put([page(1)])[key_of(1)] == NotStored("failed: Input/output error")
+    store.healed = True
+    assert isinstance(store.put([page(1)])[key_of(1)], Stored)
+    assert store.durable(store.path(key_of(1)), tmp_path)
+    store.close()
+
+
+def test_a_folder_above_that_may_not_be_listed_is_no_hindrance(shared_folder):
+    shared_folder.mkdir()
+    shared_folder.chmod(0o777)
+    shared_folder.parent.chmod(0o711)
+
+    def use() -> None:
+        store = FileStore(shared_folder, SECRET, None)
+        assert isinstance(store.put([page(1)])[key_of(1)], Stored)
+        assert store.stat()[0].writable
+        store.close()
+
+    in_child(use, user=NOBODY)
+
+
 def test_a_temporary_file_of_a_living_writer_is_left_alone(folder):
     FileStore(folder, SECRET, None).close()
     shard = folder / "pages" / "ab"
@@ -650,6 +934,15 @@ def test_a_full_disk_costs_the_oldest_pages_and_the_put_succeeds(failing, folder
     assert isinstance(failing.put([page(3)])[key_of(3)], Stored)
     assert sorted(failing.keys()) == sorted([key_of(2), key_of(3)])
     assert not temporaries(folder)
+
+
+def test_where_nothing_may_go_a_full_disk_costs_what_is_new(folder):
+    store = FailingStore(folder, SECRET, None, evict=False)
+    store.put([page(1)])
+    store.failures = {"write": [errno.ENOSPC, errno.ENOSPC]}
+    assert "disk full" in store.put([page(2)])[key_of(2)].reason
+    assert store.keys() == [key_of(1)]
+    store.close()
 
 
 @pytest.mark.parametrize(
@@ -850,9 +1143,41 @@ def test_prefetched_pages_are_in_memory_and_read_once(folder):
     store.prefetch(keys)
     results = store.get(keys)
     assert [number_in(results[key]) for key in keys[:8]] == list(range(8))
+    assert all(results[key][1:] == ("disk", page(0).nbytes) for key in keys[:8]), "told to be from where they came"
     assert results[keys[8]] == Miss("absent")
     assert store.stat()[1].bytes_loaded == 8 * page(0).nbytes
     assert all(result.tier == "memory" for result in store.get(keys[:8]).values())
+    store.close()
+
+
+@pytest.mark.parametrize("backend", ["files", "lmcache"])
+def test_damage_that_was_found_ahead_is_told_to_who_asks(folder, backend):
+    store = open_pages(folder, SECRET, memory_bytes=1 << 20, disk_bytes=1 << 20, backend=backend)
+    store.put([page(1), page(2)], bulk=True)
+    for number in (1, 2):
+        path = FileStore(folder, SECRET, None, read_only=True).path(key_of(number))
+        path.write_bytes(path.read_bytes()[:-1] + b"!")
+    store.get([key_of(9)])
+    store.prefetch([key_of(1), key_of(2)])
+    until = time.monotonic() + 10
+    while store.stat()[1].damaged < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    store.put([page(2)], bulk=True)
+    results = store.get([key_of(1), key_of(2)])
+    assert results[key_of(1)].damaged
+    assert number_in(results[key_of(2)]) == 2, "what was healed meanwhile is no trouble any more"
+    assert store.get([key_of(1)])[key_of(1)] == Miss("absent"), "told once"
+    store.delete([key_of(2)])
+    assert store.get([key_of(2)])[key_of(2)] == Miss("absent")
+    store.close()
+
+
+def test_without_memory_nothing_is_read_in_vain(folder):
+    store = open_pages(folder, SECRET, memory_bytes=0, disk_bytes=1 << 20)
+    store.put([page(1)])
+    store.prefetch([key_of(1)])
+    assert store.get([key_of(1)])[key_of(1)][1:] == ("disk", page(1).nbytes)
+    assert store.stat()[1].bytes_loaded == page(1).nbytes
     store.close()
 
 
@@ -889,6 +1214,55 @@ def test_a_page_deleted_while_it_is_prefetched_does_not_come_back(folder):
     store.close()  # waits for the load
     assert files.stat()[0].hits == 1
     assert memory.keys() == []
+
+
+def test_a_page_deleted_while_it_is_prefetched_and_asked_for_again_does_not_come_back(folder):
+    files, memory = SlowStore(folder, SECRET, None), KeptMemory(1 << 20)
+    files.put([page(1)])
+    store, later = TieredStore(memory, files), threading.Event()
+    store._pool.submit(later.wait, 10)  # so that the second load waits for the first
+    store.prefetch([key_of(1)])
+    assert files.reading.wait(10)
+    store.delete([key_of(1)])
+    store.prefetch([key_of(1)])
+    files.go.set()
+    assert store.get([key_of(1)])[key_of(1)] == Miss("absent")
+    later.set()
+    store.close()
+    assert files.stat()[0].hits == 1
+    assert memory.keys() == []
+
+
+def test_a_page_deleted_while_it_is_read_does_not_come_back(folder):
+    files, memory = SlowStore(folder, SECRET, None), KeptMemory(1 << 20)
+    files.put([page(1), page(2)])
+    store = TieredStore(memory, files)
+    results: dict[str, Hit | Miss] = {}
+    reader = threading.Thread(target=lambda: results.update(store.get([key_of(1)])))
+    reader.start()
+    assert files.reading.wait(10)
+    store.delete([key_of(1)])
+    files.go.set()
+    reader.join()
+    assert number_in(results[key_of(1)]) == 1, "it was there when it was asked for"
+    assert store.get([key_of(1)])[key_of(1)] == Miss("absent")
+    assert number_in(store.get([key_of(2)])[key_of(2)]) == 2
+    assert memory.keys() == [key_of(2)], "what is read after a deletion is kept"
+    store.close()
+
+
+def test_a_page_read_just_before_its_file_is_deleted_does_not_stay_in_memory(folder):
+    class ReadLate(FileStore):
+        def delete(self, keys):
+            assert number_in(store.get([key_of(1)])[key_of(1)]) == 1
+            return super().delete(keys)
+
+    memory = KeptMemory(1 << 20)
+    store = TieredStore(memory, ReadLate(folder, SECRET, None))
+    store.put([page(1)], bulk=True)
+    assert store.delete([key_of(1)]) == 1
+    assert memory.keys() == []
+    store.close()
 
 
 def test_what_is_hot_in_memory_is_not_evicted_from_disk_first(folder):

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from linearkv import tenants as tenants_module
 from linearkv.cache import Hit, Miss, encode, open_pages
+from linearkv.cache import files as files_module
 from linearkv.errors import StoreMismatchError, StoreReadOnlyError
 from linearkv.tenants import TenantSecretError, destroy_tenant, open_tenant, tenant_folder
 
@@ -41,6 +43,22 @@ def test_any_name_has_a_folder_of_its_own_inside_the_store_that_does_not_show_it
     assert len(tenant.folder.name) == 32
     assert list(tmp_path.iterdir()) == [tmp_path / "store"]
     assert open_tenant(tmp_path / "store", name) == tenant
+
+
+@pytest.mark.parametrize("made", [0, 2, 3], ids=["nothing", "the store", "and its tenants"])
+def test_the_folders_of_a_new_tenant_are_durable_up_to_the_first_that_was_there(tmp_path, monkeypatch, made):
+    names = ["above", "store", "tenants"]
+    (tmp_path / Path(*names[:made])).mkdir(parents=True, exist_ok=True)  # by a process that was killed before the rest
+    synced: set[Path] = set()
+
+    def noted(folder: Path, fsync=os.fsync) -> None:
+        synced.update(folder.resolve().iterdir())
+
+    monkeypatch.setattr(files_module, "sync_folder", noted)
+    monkeypatch.setattr(tenants_module, "sync_folder", noted)
+    folder = open_tenant(tmp_path / "above" / "store", "acme").folder.resolve()
+    top = tmp_path.resolve()
+    assert synced >= {folder, *(top / Path(*names[: depth + 1]) for depth in range(3))}
 
 
 def test_different_names_are_different_tenants(tmp_path):
