@@ -215,7 +215,7 @@ def _tiers(settings: Any) -> str:
     if settings.device_budget:
         tiers.insert(0, f"device {size(settings.device_budget)}")
     if settings.remote is not None:
-        tiers.append(f"remote {_remote(settings.remote)}")
+        tiers.append(f"remote {_remote(settings.remote.get_secret_value())}")
     return ", then ".join(tiers)
 
 
@@ -223,10 +223,16 @@ def _remote(url: str) -> str:
     """The server without its password, and what it says."""
     import redis
 
-    named = url.rpartition("@")[2].removeprefix("redis://").removeprefix("rediss://")
+    from linearkv.cache import server_name
+
+    named = server_name(url)
     try:
         with redis.Redis.from_url(url, socket_timeout=3, socket_connect_timeout=3) as client:
             used = client.info("memory")["used_memory"]
+    except ValueError:  # whose words may hold a piece of a password
+        raise _Problem(
+            "the remote tier's address is no redis://[user:password@]host[:port][/database]", "correct LINEARKV_REMOTE"
+        ) from None
     except (redis.RedisError, OSError) as error:
         raise _Problem(
             f"the remote tier {named} does not answer ({_one_line(error)})",

@@ -189,7 +189,8 @@ class Engine:
                 disk_bytes=settings.disk_budget,
                 read_only=read_only,
                 backend=settings.cache,
-                remote=settings.remote,
+                remote=None if settings.remote is None else settings.remote.get_secret_value(),
+                remote_days=settings.remote_days,
             )
             opening.callback(pages.close)
             identity = identify(model)
@@ -340,7 +341,8 @@ class Engine:
                 f"nothing is indexed in {self.store} for tenant {self.tenant!r}: run linearkv "
                 + ("repair, there are records of documents" if self._records.count() else "index first")
             )
-        found = self.search(question, k, where=where)
+        restores = mode == "composed" and restore != "never"
+        found = self._retriever.search(question, k, where=where, on_likely=self._prefetch if restores else None)
         retrieve_s = time.perf_counter() - started
         return AnswerStream(
             self.model,
@@ -567,6 +569,10 @@ class Engine:
 
     def _chunk_tokens(self, chunk: Any) -> ChunkTokens:
         return ChunkTokens.of(chunk, self.prompt)
+
+    def _prefetch(self, likely: list[Hit]) -> None:
+        """Have the states of chunks that are likely to be asked for brought into memory."""
+        self.states.prefetch(map(self._chunk_tokens, likely))
 
     def _drop_states_of_removed_text(self) -> None:
         """Removes states, of whatever model, whose text is in no document any more."""

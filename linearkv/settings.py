@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from linearkv.console import utf8
@@ -59,10 +59,13 @@ class Settings(BaseSettings):
         description="Who keeps chunk states in host memory: LMCache, or LinearKV alone; by default LMCache where a "
         "tested release of it is installed. What lies on disk is the same.",
     )
-    remote: str | None = Field(
+    remote: SecretStr | None = Field(
         default=None,
         description="A Redis server behind the disk, redis://[user:password@]host:port, that machines can share; needs "
         "LMCache.",
+    )
+    remote_days: int = Field(
+        default=30, ge=1, description="How long the remote tier keeps a chunk state after its last use."
     )
     max_document_bytes: int = Field(default=64 * MIB, ge=1, description="Larger documents are reported and skipped.")
     batch_tokens: int = Field(default=8192, ge=1, description="Padded tokens per forward pass while indexing.")

@@ -134,6 +134,11 @@ class StateCache:
         ]
         return self.planner.choose(located, before)
 
+    def prefetch(self, chunks: Iterable[ChunkTokens]) -> None:
+        """Begin to bring the states of `chunks` into memory, and return at once."""
+        keys = {self.key(chunk.token_ids) for chunk in chunks}
+        self.pages.prefetch([*keys - self._on_device.contains(keys)])
+
     def restore(self, chunks: Sequence[ChunkTokens], recompute: Collection[int] = ()) -> Restored:
         """States of `chunks` on the model's device, from the fastest tier that has them.
 
@@ -147,7 +152,7 @@ class StateCache:
         self.pages.touch(here)  # what is used here is not the first to go from behind
         started = time.perf_counter()
         found = self.pages.get([key for key in wanted if key not in here])
-        loaded: dict[str, int] = {}
+        loaded: dict[str, int] = {}  # less what `prefetch` saved: what a tier costs is what is waited for
         for hit in found.values():
             if isinstance(hit, Hit) and hit.bytes_loaded:
                 loaded[hit.tier] = loaded.get(hit.tier, 0) + hit.bytes_loaded
@@ -194,7 +199,8 @@ class StateCache:
     def _state(self, page: Page) -> ChunkState:
         """The state of a page on the model's device, which may not have it yet."""
         tensors = page.tensors_on(self._model.device)
-        return unpack({**tensors, "token_ids": page.tensors["token_ids"]})
+        # A copy, since a state that stays on the device must not hold the whole page in memory.
+        return unpack({**tensors, "token_ids": page.tensors["token_ids"].clone()})
 
     def stat(self) -> tuple[TierStat, ...]:
         """Counters and fill of every tier, fastest first; the device's only where it may keep something."""

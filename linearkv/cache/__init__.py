@@ -14,7 +14,7 @@ import logging
 from pathlib import Path
 
 from linearkv.cache import lmcache_version
-from linearkv.cache.base import Hit, Miss, NotStored, PageStore, Stored, TierStat, VerifyReport
+from linearkv.cache.base import Hit, Miss, NotStored, PageStore, Stored, TierStat, VerifyReport, server_name
 from linearkv.cache.files import FileStore
 from linearkv.cache.memory import MemoryStore
 from linearkv.cache.pages import FORMAT_VERSION, NO_TAG, Page, PageDamaged, decode, encode, reopen
@@ -45,6 +45,7 @@ __all__ = [
     "encode",
     "open_pages",
     "reopen",
+    "server_name",
 ]
 
 
@@ -57,6 +58,7 @@ def open_pages(
     read_only: bool = False,
     backend: str = "auto",
     remote: str | None = None,
+    remote_days: int = 30,
 ) -> PageStore:
     """Open one tenant's pages: memory over files in `folder`/pages. Either backend opens what the other wrote.
 
@@ -77,11 +79,13 @@ def open_pages(
         installed and there is memory for it to keep.
     remote : str or None
         A Redis server behind the disk, `redis://host:port`; needs LMCache.
+    remote_days : int
+        How long that server keeps a page after its last use.
 
     Raises
     ------
     LinearKVError
-        LMCache was asked for, or is needed for `remote`, and cannot be used.
+        LMCache was asked for, or is needed for `remote`, and cannot be used; or `remote` is no address.
     """
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}: expected one of {', '.join(BACKENDS)}")
@@ -92,7 +96,8 @@ def open_pages(
     if backend != "files" and not memory_bytes:
         refusal = "it keeps memory, and the memory budget is 0"
     if refusal is not None and (backend == "lmcache" or remote is not None):
-        raise LinearKVError(f"Pages cannot be kept {'in LMCache' if remote is None else 'at ' + remote}: {refusal}")
+        where = "in LMCache" if remote is None else f"at {server_name(remote)}"
+        raise LinearKVError(f"Pages cannot be kept {where}: {refusal}")
     if refusal is not None and release is not None and backend == "auto" and memory_bytes:
         _log.warning("LMCache is not used: %s", refusal)
     files = FileStore(folder, secret, disk_bytes, read_only=read_only)
@@ -100,4 +105,4 @@ def open_pages(
         return TieredStore(MemoryStore(memory_bytes), files)
     from linearkv.cache.lmcache_store import LMCacheStore  # half a second, for those who use it
 
-    return LMCacheStore(files, secret, memory_bytes, remote)
+    return LMCacheStore(files, secret, memory_bytes, remote, remote_days)

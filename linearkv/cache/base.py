@@ -7,6 +7,7 @@ page never spoils the others, and a page that cannot be had is an answer (`Miss`
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 from linearkv.cache.pages import Page
 
@@ -16,7 +17,8 @@ class Hit(NamedTuple):
 
     page: Page
     tier: str
-    """Where it was found: "memory" or "disk"."""
+    """Where it was found: "memory", "disk" or "remote". For the first who asks for what was prefetched: where that was
+    found."""
     bytes_loaded: int
     """Bytes read for it from disk or remote; 0 for a memory hit."""
 
@@ -163,3 +165,9 @@ class PageStore(Protocol):
     def close(self) -> None:
         """Stop background work and write down recency. The store must not be used afterwards. May be called twice."""
         ...
+
+
+def server_name(url: str) -> str:
+    """Host and port, or the socket's path, of a server's address: what may be shown of it."""
+    parts = urlsplit(url)
+    return parts.netloc.rpartition("@")[2] or parts.path

@@ -17,14 +17,17 @@ This module is all there is of LMCache in the project; `tests/linearkv/test_lmca
 
 import atexit
 import logging
+import mmap
 import os
+import re
 import threading
 import time
 import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -55,9 +58,10 @@ from lmcache.v1.memory_management import MemoryObj
 from lmcache.v1.platform import create_event_notifier
 from lmcache.v1.platform.torch_ops import mem_alloc
 
-from linearkv.cache.base import Hit, Miss, NotStored, Progress, Stored, TierStat, VerifyReport
+from linearkv.cache.base import Hit, Miss, NotStored, Progress, Stored, TierStat, VerifyReport, server_name
 from linearkv.cache.files import FileStore
-from linearkv.cache.pages import MAX_PAGE_BYTES, Page, PageDamaged, check_key, decode, raw_bytes, reopen
+from linearkv.cache.pages import MAX_PAGE_BYTES, Page, PageDamaged, check_key, decode, host_buffer, raw_bytes, reopen
+from linearkv.errors import LinearKVError
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -70,10 +74,13 @@ _FOREVER = 10**9
 """Seconds that a read lock holds: until it is given back, and not LMCache's five minutes."""
 _PATIENCE_S = 60.0
 """How long a page that is on its way through LMCache is waited for before it is read past it."""
+_LEAVING_S = 0.05
+"""How long the room of a page that LMCache still brings to a tier is waited for before another page has to go."""
 _REMOTE_TIMEOUT_S = 5.0
 _REMOTE_RETRY_S = (1.0, 60.0)
 """A remote that was lost is asked again after the first of these, and then ever more rarely, up to the second."""
 _REDIS_VALUE_BYTES = 512 << 20
+_KEY = re.compile(r"[0-9a-f]{64}")
 _patching = threading.Lock()
 
 _GRACE_S = 0.5
@@ -102,8 +109,26 @@ def object_key(key: str, salt: str) -> ObjectKey:
     return ObjectKey(bytes.fromhex(check_key(key)), _MODEL, 0, 0, salt)
 
 
+def _client(url: str) -> Any:
+    """The client of a Redis server, which does not connect before it is used."""
+    import redis
+
+    try:
+        return redis.Redis.from_url(url, socket_timeout=_REMOTE_TIMEOUT_S, socket_connect_timeout=_REMOTE_TIMEOUT_S)
+    except ValueError:  # whose words may hold a piece of a password
+        raise LinearKVError(
+            "the remote tier's address is not redis://[user:password@]host[:port][/database], or rediss://…, with what "
+            "is not a letter or digit in the password percent-encoded"
+        ) from None
+
+
 def _layout(size: int) -> MemoryLayoutDesc:
     return MemoryLayoutDesc([torch.Size([size])], [torch.uint8])
+
+
+def _padded(size: int) -> int:
+    """Bytes of the pool that a page of `size` takes."""
+    return size + -size % _ALIGN
 
 
 class _Tier(L2AdapterInterface):
@@ -282,45 +307,51 @@ class FileTier(_Tier):
 
 
 class RemoteTier(_Tier):
-    """A Redis server as an L2 adapter. `params`: `url`; `salt`; `secret`.
+    """A Redis server as an L2 adapter. `params`: `client`; `name`, of the server; `keep_s`; `salt`; `secret`.
 
-    A server that does not answer is a tier without pages: one warning, and it is asked again later.
+    A server that does not answer is a tier without pages: one warning, and it is asked again later. What a server
+    refuses, as one that is full does, is one page's trouble.
     """
 
     def __init__(self, params: dict[str, Any], **_: Any) -> None:
         import redis
 
-        self._url: str = params["url"]
+        self._client: redis.Redis = params["client"]
+        self._server: str = params["name"]
+        self._keep_s: int = params["keep_s"]
         self._secret: bytes = params["secret"]
+        self._refusal = redis.ResponseError
         self._broken = (redis.RedisError, OSError)
-        self._client = redis.Redis.from_url(
-            self._url, socket_timeout=_REMOTE_TIMEOUT_S, socket_connect_timeout=_REMOTE_TIMEOUT_S
-        )
         self._pause = _REMOTE_RETRY_S[0]
         self._quiet_until = 0.0
         self._lost = False
+        self._refused: set[str] = set()
         self._arrival = threading.Condition()
         self._expected: dict[str, bool] = {}  # whether pages that are waited for have been dealt with
-        self.stat = TierStat("remote", folder=self._named())
+        self.stat = TierStat("remote", folder=self._server)
         super().__init__(params["salt"], threads=4)
 
     def sizes(self, keys: Sequence[str]) -> dict[str, int]:
         if not keys:
             return {}
 
-        def ask() -> list[int]:
+        def ask() -> list[Any]:
             pipeline = self._client.pipeline(transaction=False)
             for key in keys:
                 pipeline.strlen(self._name(key))
-            return list(pipeline.execute())
+            return list(pipeline.execute(raise_on_error=False))  # what is no string is one key's trouble
 
         sizes = self._call(ask, [0] * len(keys))
-        return {key: size for key, size in zip(keys, sizes, strict=True) if 0 < size <= MAX_PAGE_BYTES}
+        return {
+            key: size
+            for key, size in zip(keys, sizes, strict=True)
+            if isinstance(size, int) and 0 < size <= MAX_PAGE_BYTES
+        }
 
     def load(self, into: dict[str, torch.Tensor]) -> set[str]:
         loaded = set()
         for key, buffer in into.items():
-            value = self._call(partial(self._client.get, self._name(key)), None)
+            value = self._call(partial(self._fetched, key), None)
             if value is None or len(value) != buffer.numel():
                 self.stat.misses += 1
                 continue
@@ -331,7 +362,7 @@ class RemoteTier(_Tier):
                 self.misses[key] = Miss(f"damaged: {error.reason}")
                 self.stat.damaged += 1
                 _log.warning(
-                    "Page %s… in %s is damaged: %s. It is removed there.", key[:12], self._named(), error.reason
+                    "Page %s… in %s is damaged: %s. It is removed there.", key[:12], self._server, error.reason
                 )
                 self.remove([key])
                 continue
@@ -340,13 +371,20 @@ class RemoteTier(_Tier):
             self.stat.bytes_loaded += len(value)
         return loaded
 
+    def read(self, key: str, size: int) -> Hit | Miss:
+        """One page past the pool."""
+        buffer = host_buffer(size)
+        if key in self.load({key: buffer}):
+            return Hit(reopen(buffer, key), "remote", size)
+        return self.misses.pop(key, Miss("absent"))
+
     def store(self, buffers: dict[str, torch.Tensor]) -> set[str]:
         kept = set()
         for key, buffer in buffers.items():
             if buffer.numel() > _REDIS_VALUE_BYTES:
                 self.stat.not_kept += 1
                 continue
-            if self._call(partial(self._client.set, self._name(key), raw_bytes(buffer)), False):
+            if self._call(partial(self._client.set, self._name(key), raw_bytes(buffer), ex=self._keep_s), False):
                 kept.add(key)
                 self.stat.bytes_written += buffer.numel()
             else:
@@ -355,6 +393,22 @@ class RemoteTier(_Tier):
             self._expected |= {key: True for key in buffers if key in self._expected}
             self._arrival.notify_all()
         return kept
+
+    def verify(self, report: VerifyReport, progress: Progress | None) -> None:
+        """Read and check what the server has under this salt, and add that to a report; damaged pages are removed."""
+        name = self._name("*")
+        keys = self._call(lambda: [str(n, "utf-8", "replace") for n in self._client.scan_iter(name, count=1000)], [])
+        keys = [key for name in keys if _KEY.fullmatch(key := name.split("@")[3])]
+        for done in range(0, len(keys), 100):
+            for key, size in self.sizes(keys[done : done + 100]).items():
+                result = self.read(key, size)
+                if isinstance(result, Hit):
+                    report.pages += 1
+                    report.bytes += size
+                elif result.damaged:
+                    report.damaged.append((key, f"remote: {result.reason}"))
+            if progress is not None:
+                progress(min(done + 100, len(keys)), len(keys))
 
     def expect(self, key: str) -> None:
         """`wait` will be called for a page that LMCache is about to be given."""
@@ -386,9 +440,13 @@ class RemoteTier(_Tier):
         """As LMCache's own Redis adapter names an object."""
         return f"{_MODEL}@{0:08x}@{0:x}@{key}@{self._salt}"
 
-    def _named(self) -> str:
-        """The server, without a password."""
-        return self._url.rpartition("@")[2].removeprefix("redis://").removeprefix("rediss://")
+    def _fetched(self, key: str) -> bytes | None:
+        """The value of a key, which is kept for longer now; None where there is none, or what is there is no string."""
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.get(self._name(key))
+        pipeline.expire(self._name(key), self._keep_s)
+        value = pipeline.execute(raise_on_error=False)[0]
+        return value if isinstance(value, bytes) else None
 
     def _call(self, work: Callable[[], Any], lost: Any) -> Any:
         """What the server answers; `lost` where it does not."""
@@ -396,20 +454,57 @@ class RemoteTier(_Tier):
             return lost
         try:
             answer = work()
+        except self._refusal as error:
+            kind = str(error).partition(" ")[0]
+            if kind not in self._refused:
+                self._refused.add(kind)
+                _log.warning("The remote tier %s refuses: %s", self._server, error)
+            return lost
         except self._broken as error:
             self._quiet_until = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, _REMOTE_RETRY_S[1])
             self.stat.writable = False
             if not self._lost:
                 self._lost = True
-                _log.warning("The remote tier %s is lost (%s): going on without it.", self._named(), error)
+                _log.warning("The remote tier %s is lost (%s): going on without it.", self._server, error)
             return lost
         if self._lost:
             self._lost = False
-            _log.warning("The remote tier %s is back.", self._named())
+            _log.warning("The remote tier %s is back.", self._server)
         self._pause = _REMOTE_RETRY_S[0]
         self.stat.writable = True
         return answer
+
+
+class _Room:
+    """Places in the pool that are taken, or will be in a moment: LMCache takes a place later than it is asked to."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._places: dict[str, int] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._places
+
+    def take(self, key: str, size: int) -> None:
+        if key not in self._places:
+            self._places[key] = _padded(size)
+            self.bytes += _padded(size)
+
+    def free(self, key: str) -> None:
+        self.bytes -= self._places.pop(key, 0)
+
+
+@dataclass(eq=False)
+class _Load:
+    """A page on its way into memory."""
+
+    key: str
+    handle: PrefetchHandle
+    tier: str = "memory"
+    """Where it comes from."""
+    wanted: bool = True
+    """False once it was deleted or replaced on its way."""
 
 
 class LMCacheStore:
@@ -429,19 +524,33 @@ class LMCacheStore:
         Of the pool.
     remote : str or None
         `redis://[user:password@]host:port[/database]`, or `rediss://`.
+    remote_days : int
+        How long the server keeps a page after its last use.
+
+    Raises
+    ------
+    LinearKVError
+        `remote` is no such address.
     """
 
-    def __init__(self, files: FileStore, secret: bytes, memory_bytes: int, remote: str | None = None) -> None:
+    def __init__(
+        self, files: FileStore, secret: bytes, memory_bytes: int, remote: str | None = None, remote_days: int = 30
+    ) -> None:
         self._files = files
         self._secret = secret
         self._salt = salt_of(secret)
         most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 10 * 9  # a pool is one piece, taken at once
         self._budget = min(memory_bytes, most) // _ALIGN * _ALIGN
-        self._url = remote
+        self._server = None if remote is None else _client(remote)
+        self._remote_name = "" if remote is None else server_name(remote)
+        self._remote_s = remote_days * 86400
         self._lock = threading.RLock()
         self._held: OrderedDict[str, Page] = OrderedDict()  # least recently used first
-        self._coming: dict[str, PrefetchHandle] = {}  # what `prefetch` began to load
-        self._late: list[tuple[str, PrefetchHandle]] = []  # loads that were not waited for to the end
+        self._room = _Room()
+        self._loads: dict[str, list[_Load]] = {}  # on their way
+        self._coming: dict[str, _Load] = {}  # of these, what `prefetch` began
+        self._unasked: dict[str, str] = {}  # of `_held`, what `prefetch` brought and nobody asked for yet; its tier
+        self._late: list[_Load] = []  # loads that were not waited for to the end
         self._locks: Counter[str] = Counter()  # read locks in LMCache: one for each page that is looked at
         self._let_go: deque[str] = deque()  # pages that nobody looks at any more; a finaliser may run anywhere
         self._leaving: set[str] = set()  # to be taken out of the pool once LMCache itself has done with them
@@ -488,31 +597,46 @@ class LMCacheStore:
         if manager is None:
             return dict(self._files.get(unique))
         self._await(manager, unique)
+        troubles = {key: self._trouble(key) for key in unique}
         results: dict[str, Hit | Miss] = {}
         with self._lock:
             for key in unique:
                 page = self._held.get(key)
                 if page is not None:
                     self._held.move_to_end(key)
-                    results[key] = Hit(page, "memory", 0)
-            self._stat.hits += len(results)
-            self._stat.misses += len(unique) - len(results)
+                    tier = self._unasked.pop(key, "memory")
+                    results[key] = Hit(page, tier, 0 if tier == "memory" else page.nbytes)
+            in_memory = sum(result.tier == "memory" for result in results.values() if isinstance(result, Hit))
+            self._stat.hits += in_memory
+            self._stat.misses += len(unique) - in_memory
         self._files.touch(results)
+        self._keep_files(results)
         missing = [key for key in unique if key not in results]
-        results |= self._from_below(manager, missing)
-        results |= self._files.get([key for key in missing if key not in results])
+        results |= self._from_below(manager, missing) if missing else {}
+        for key, trouble in troubles.items():
+            if trouble is not None and isinstance(results[key], Miss):
+                results[key] = trouble
         return {key: results[key] for key in unique}
 
     def prefetch(self, keys: Sequence[str]) -> None:
-        """Begin to bring pages into memory; return at once. A `get` for one of them waits for it."""
+        """Begin to bring pages into memory; return at once. A `get` for one of them waits for it.
+
+        It is told that such a page came from the tier it was brought from. Pages that nobody asks for until the next
+        call are the first to make room.
+        """
         manager = self._manager(wait=False)
         if manager is None:
             return
+        self._no_more_awaited(manager)
         with self._lock:
-            wanted = [key for key in keys if key not in self._held and key not in self._coming]
-            for key, (_, size) in self._files.locate(wanted).items():
-                if not self._taken(key) and self._make_room(manager, size):
-                    self._coming[key] = self._submit(manager, key, size)
+            wanted = [key for key in dict.fromkeys(keys) if key not in self._held and key not in self._coming]
+        near = {key: size for key, (_, size) in self._files.locate(wanted).items()}
+        self._begin(manager, near, "disk")
+        far = [key for key in wanted if key not in near]
+        remote = self._remote()
+        if remote is not None and far:
+            with suppress(RuntimeError):  # closed meanwhile
+                self._opener.submit(lambda: self._begin(manager, remote.sizes(far), "remote"))
 
     def contains(self, keys: Iterable[str]) -> set[str]:
         """Those of `keys` that have a file: what is elsewhere alone may not outlive the process."""
@@ -553,18 +677,18 @@ class LMCacheStore:
     def delete(self, keys: Iterable[str]) -> int:
         """Remove pages from every tier; return how many there were in memory or on disk."""
         keys = set(keys)
-        manager = self._manager()
+        manager, remote = self._manager(), self._remote()
         present = self._files.contains(keys)
+        # Memory last: what is read from below until then is forgotten with the rest.
+        self._files.delete(keys)
+        if remote is not None:
+            remote.remove(keys)
         if manager is not None:
             self._await(manager, keys)
             with self._lock:
                 present |= {key for key in keys if key in self._held}
                 for key in keys:
                     self._forget(manager, key)
-        self._files.delete(keys)
-        remote = self._remote()
-        if remote is not None:
-            remote.remove(keys)
         return len(present)
 
     def stat(self) -> tuple[TierStat, ...]:
@@ -579,8 +703,12 @@ class LMCacheStore:
         return (memory, *self._files.stat(), *((remote.stat,) if remote is not None else ()))
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
-        """Read and check every file."""
-        return self._files.verify(progress)
+        """Read and check every file, and every page of this tenant in the remote tier."""
+        report = self._files.verify(progress)
+        remote = self._remote()
+        if remote is not None:
+            remote.verify(report, progress)
+        return report
 
     def close(self) -> None:
         """Close the files; LMCache ends in the background, once nobody looks at a page of its pool."""
@@ -598,8 +726,9 @@ class LMCacheStore:
         """The storage manager; None where its memory cannot be had, which is a store without a memory tier."""
         params = {"salt": self._salt, "secret": self._secret}
         plugins = [_plugin("FileTier", params | {"files": self._files})]
-        if self._url is not None:
-            plugins.append(_plugin("RemoteTier", params | {"url": self._url}))
+        if self._server is not None:
+            remote = {"client": self._server, "name": self._remote_name, "keep_s": self._remote_s}
+            plugins.append(_plugin("RemoteTier", params | remote))
         memory = L1MemoryManagerConfig(self._budget, use_lazy=False, align_bytes=_ALIGN, shm_name="")
         config = StorageManagerConfig(
             L1ManagerConfig(memory, write_ttl_seconds=_FOREVER, read_ttl_seconds=_FOREVER),
@@ -624,7 +753,7 @@ class LMCacheStore:
         return self._opened.result()
 
     def _remote(self) -> RemoteTier | None:
-        if self._url is None or self._manager() is None:
+        if self._server is None or self._manager() is None:
             return None
         tier = self._tiers["RemoteTier"]
         assert isinstance(tier, RemoteTier)
@@ -641,42 +770,65 @@ class LMCacheStore:
                 _close(manager)
                 return
 
-    def _submit(self, manager: StorageManager, key: str, size: int, memory_only: bool = False) -> PrefetchHandle:
+    def _submit(self, manager: StorageManager, key: str, size: int, tier: str) -> _Load:
         """Ask for one page, which will be locked: LMCache has one layout, and so one size, for all of a task."""
         row = GroupedObjectKeys([object_key(key, self._salt)], 0, _layout(size))
-        # Never "prefix", which throws away what is found behind the first that is not.
-        return manager.submit_prefetch_task(PrefetchTaskSpec([row], fetching_policy="full"), skip_l2=memory_only)
+        with self._lock:
+            # Never "prefix", which throws away what is found behind the first that is not.
+            task = PrefetchTaskSpec([row], fetching_policy="full")
+            load = _Load(key, manager.submit_prefetch_task(task, skip_l2=tier == "memory"), tier)
+            self._loads.setdefault(key, []).append(load)
+            self._room.take(key, size)
+        return load
 
-    def _arrived(self, manager: StorageManager, key: str, handle: PrefetchHandle) -> Page | None:
-        """The page that a task has brought, which is held from now on; None where it did not."""
-        if not manager.wait_prefetch_status(handle, _PATIENCE_S):
+    def _arrived(self, manager: StorageManager, load: _Load, asked: bool = True) -> Page | None:
+        """The page that was on its way, which is held from now on; None where it did not come, or is not wanted any
+        more. `asked`: by somebody who gets it now."""
+        key = load.key
+        if not manager.wait_prefetch_status(load.handle, _PATIENCE_S):
             with self._lock:
-                self._late.append((key, handle))
-            return None
-        result = manager.query_prefetch_status(handle)
-        if result is None or not result.hit_cells[0].test(0):
+                self._late.append(load)
             return None
         with self._lock:
-            self._locks[key] += 1
+            if not self._ended(manager, load):
+                return None
+            if not load.wanted:
+                self._let_go.append(key)
+                return None
             _, objects = manager.unsafe_read([object_key(key, self._salt)])
             # A storage of its own, which ends with the last tensor of the page.
             place = objects[0].get_tensor(0).numpy().view()
             weakref.finalize(place, self._let_go.append, key).atexit = False
             with torch.inference_mode(False):
                 page = reopen(torch.from_numpy(place), key)
+            if not asked and key not in self._held:
+                self._unasked[key] = load.tier
             self._held[key] = page
             self._held.move_to_end(key)
+            self._leaving.discard(key)
         return page
+
+    def _ended(self, manager: StorageManager, load: _Load) -> bool:
+        """Whether a load that has ended brought its page, which is then locked. Call with the lock, once."""
+        key = load.key
+        result = manager.query_prefetch_status(load.handle)
+        self._loads[key].remove(load)
+        if not self._loads[key]:
+            del self._loads[key]
+        if result is not None and result.hit_cells[0].test(0):
+            self._locks[key] += 1
+            return True
+        if key not in self._locks and key not in self._leaving and key not in self._loads:
+            self._room.free(key)
+        return False
 
     def _settle(self, manager: StorageManager) -> None:
         """Give back the places of pages that nobody looks at any more. Call with the lock."""
-        for key, handle in [*self._late]:
-            result = manager.query_prefetch_status(handle)
-            if result is not None:
-                self._late.remove((key, handle))
-                if result.hit_cells[0].test(0):
-                    self._locks[key] += 1
-                    self._let_go.append(key)
+        for load in [*self._late]:
+            if manager.wait_prefetch_status(load.handle, 0):
+                self._late.remove(load)
+                if self._ended(manager, load):
+                    self._let_go.append(load.key)
         while self._let_go:
             key = self._let_go.popleft()
             manager.finish_read_prefetched([object_key(key, self._salt)])
@@ -688,45 +840,79 @@ class LMCacheStore:
             _, locked = manager.delete_l1_keys([object_key(key, self._salt)])
             if not locked:
                 self._leaving.discard(key)
+                if key not in self._locks and key not in self._loads:
+                    self._room.free(key)
 
     # ---- reading ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, manager: StorageManager, sizes: dict[str, int], tier: str) -> None:
+        """Have pages of these sizes brought from `tier`, as far as there is room."""
+        for key, size in sizes.items():
+            with self._lock:
+                if self._closed:
+                    return
+                known = key in self._held or key in self._coming or self._taken(key)
+                if not known and self._make_room(manager, key, size):
+                    self._coming[key] = self._submit(manager, key, size, tier)
 
     def _await(self, manager: StorageManager, keys: Iterable[str]) -> None:
         """Wait for those of `keys` that `prefetch` began to load."""
         with self._lock:
-            coming = {key: self._coming.pop(key) for key in keys if key in self._coming}
-        for key, handle in coming.items():
-            self._arrived(manager, key, handle)
+            coming = [self._coming.pop(key) for key in keys if key in self._coming]
+        for load in coming:
+            self._arrived(manager, load, asked=False)
+
+    def _no_more_awaited(self, manager: StorageManager) -> None:
+        """What `prefetch` brought and nobody asked for becomes the least recently used."""
+        with self._lock:
+            there = [key for key, load in self._coming.items() if manager.wait_prefetch_status(load.handle, 0)]
+            self._await(manager, there)
+            for key in there:
+                if key in self._held:
+                    self._held.move_to_end(key, last=False)
 
     def _from_below(self, manager: StorageManager, keys: list[str]) -> dict[str, Hit | Miss]:
-        """Pages that LMCache brings from a file, or else from the remote tier; and what is wrong with others."""
-        if not keys:
-            return {}
-        results = self._loaded(manager, {key: size for key, (_, size) in self._files.locate(keys).items()}, "disk")
+        """Pages from files, or else from the remote tier: into memory where there is room, and past it where not."""
+        located = {key: size for key, (_, size) in self._files.locate(keys).items()}
+        results = self._loaded(manager, located, "disk")
+        results |= self._files.get([key for key in keys if key not in results])
         remote = self._remote()
-        rest = [key for key in keys if not isinstance(results.get(key), Hit)]
-        if remote is not None and rest:
-            far = self._loaded(manager, remote.sizes(rest), "remote")
-            self._files.put([result.page for result in far.values() if isinstance(result, Hit)])
-            results |= far
-        return results
+        missing = [key for key, result in results.items() if isinstance(result, Miss)]
+        if remote is None or not missing:
+            return results
+        sizes = remote.sizes(missing)
+        far = self._loaded(manager, sizes, "remote")
+        far |= {key: remote.read(key, size) for key, size in sizes.items() if key not in far}
+        self._keep_files(far)
+        damaged = {key for key in missing if isinstance(result := results[key], Miss) and result.damaged}
+        return results | {key: r for key, r in far.items() if isinstance(r, Hit) or key not in damaged}
+
+    def _keep_files(self, results: dict[str, Hit | Miss]) -> None:
+        """Write files of what came from the remote tier."""
+        pages = [result.page for result in results.values() if isinstance(result, Hit) and result.tier == "remote"]
+        if pages:  # a put makes room, also for nothing
+            self._files.put(pages)
 
     def _loaded(self, manager: StorageManager, sizes: dict[str, int], tier: str) -> dict[str, Hit | Miss]:
         """What LMCache brings into memory of pages of these sizes; nothing of those that it has no room for."""
-        tasks = {}
+        loads = []
         for key, size in sizes.items():
-            if not self._taken(key) and self._make_room(manager, size):
-                tasks[key] = self._submit(manager, key, size)
+            with self._lock:
+                if not self._taken(key) and self._make_room(manager, key, size):
+                    loads.append(self._submit(manager, key, size, tier))
         results: dict[str, Hit | Miss] = {}
-        for key, handle in tasks.items():
-            page = self._arrived(manager, key, handle)
+        for load in loads:
+            page, trouble = self._arrived(manager, load), self._trouble(load.key)
             if page is not None:
-                results[key] = Hit(page, tier, page.nbytes)
-            for below in self._tiers.values():
-                miss = below.misses.pop(key, None)
-                if page is None and miss is not None and miss.reason != "absent":
-                    results[key] = miss
+                results[load.key] = Hit(page, tier, page.nbytes)
+            elif trouble is not None:
+                results[load.key] = trouble
         return results
+
+    def _trouble(self, key: str) -> Miss | None:
+        """What was wrong with a page that a tier found and could not load; told once."""
+        told = [tier.misses.pop(key, None) for tier in self._tiers.values()]
+        return next((miss for miss in told if miss is not None and miss.reason != "absent"), None)
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
@@ -737,7 +923,7 @@ class LMCacheStore:
         assert isinstance(files, FileTier)
         with self._lock:
             place = None
-            if self._make_room(manager, page.nbytes) and not self._taken(page.key):
+            if page.key not in self._room and self._make_room(manager, page.key, page.nbytes):
                 place = manager.reserve_write([name], _layout(page.nbytes)).get(name)
             if place is None:  # larger than the pool; what it replaces is in use; or the room is in pieces
                 self._stat.not_kept += 1
@@ -747,7 +933,7 @@ class LMCacheStore:
             if waited_for is not None:
                 waited_for.expect(page.key)
             manager.finish_write([name])
-            self._arrived(manager, page.key, self._submit(manager, page.key, page.nbytes, memory_only=True))
+            self._arrived(manager, self._submit(manager, page.key, page.nbytes, "memory"))
         return True
 
     def _sent(self, manager: StorageManager, remote: RemoteTier, keys: list[str]) -> None:
@@ -761,23 +947,32 @@ class LMCacheStore:
                 time.sleep(0.001)  # LMCache has done with them a moment after they are there
                 self._settle(manager)
 
-    def _make_room(self, manager: StorageManager, size: int) -> bool:
-        """Evict what was used least recently, until `size` more bytes fit; False if they cannot."""
-        needed = size + -size % _ALIGN
+    def _make_room(self, manager: StorageManager, key: str, size: int) -> bool:
+        """Evict what was used least recently, until a page has room; False if it cannot have any."""
+        until = time.monotonic() + _LEAVING_S
         with self._lock:
             self._settle(manager)
-            while manager.get_l1_usage()[0] + needed > self._budget:
-                if needed > self._budget or not self._held:
+            while key not in self._room and self._room.bytes + _padded(size) > self._budget:
+                if self._leaving and time.monotonic() < until:
+                    time.sleep(0.001)
+                    self._settle(manager)
+                    continue
+                if not self._held:
+                    self._no_more_awaited(manager)
+                if _padded(size) > self._budget or not self._held:
                     return False
-                self._held.popitem(last=False)
+                self._forget(manager, next(iter(self._held)))
                 self._stat.evicted += 1
-                self._settle(manager)
         return True
 
     def _forget(self, manager: StorageManager, key: str) -> None:
         """Let a page out of memory: at once, or when nobody looks at it any more."""
         with self._lock:
             self._held.pop(key, None)
+            self._unasked.pop(key, None)
+            self._trouble(key)
+            for load in self._loads.get(key, ()):
+                load.wanted = False
             self._settle(manager)
 
     def _taken(self, key: str) -> bool:
@@ -810,9 +1005,12 @@ def _untouched_memory() -> Iterator[None]:
     """
 
     def allocate(size: int) -> tuple[torch.Tensor, int]:
-        memory = torch.empty(size + _ALIGN, dtype=torch.uint8)
-        begin = -memory.data_ptr() % _ALIGN
-        return memory[begin : begin + size], memory.data_ptr() + begin
+        pool = mmap.mmap(-1, size)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a kernel without them; with them, what is loaded first is loaded twice as fast
+                pool.madvise(mmap.MADV_HUGEPAGE)
+        memory = torch.frombuffer(pool, dtype=torch.uint8)
+        return memory, memory.data_ptr()
 
     with _patching:
         released = mem_alloc._alloc_page_aligned_pinned_view

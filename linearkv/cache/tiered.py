@@ -14,8 +14,9 @@ class TieredStore:
     """A `PageStore` of a memory tier in front of a file tier.
 
     `get` looks in memory first, reads the rest from disk and promotes it; `put` writes through. `prefetch` loads into
-    memory in the background, and a `get` for a key that is on its way waits for it instead of reading it again. Memory
-    hits count as use of the file too, so what is hot in memory is not the first to be evicted from disk.
+    memory in the background; the first `get` for such a key waits for it instead of reading it again, and is told that
+    it came from disk. Memory hits count as use of the file too, so what is hot in memory is not the first to be evicted
+    from disk.
 
     Parameters
     ----------
@@ -29,6 +30,10 @@ class TieredStore:
         self._files = files
         self._lock = threading.Lock()
         self._on_the_way: dict[str, Future[Hit | Miss]] = {}
+        self._unasked: dict[str, Miss | None] = {}
+        """What `prefetch` did and nobody asked for yet: None for a page in memory, or why there is none."""
+        self._deletions = 0
+        """How often pages were deleted. What was read before a deletion is not brought to memory after it."""
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="linearkv-prefetch")
 
     def put(self, pages: Sequence[Page], *, bulk: bool = False) -> dict[str, Stored | NotStored]:
@@ -38,13 +43,16 @@ class TieredStore:
         """
         if not bulk:
             self._memory.put(pages)
+        with self._lock:
+            for page in pages:
+                self._unasked.pop(page.key, None)
         return self._files.put(pages)
 
     def get(self, keys: Sequence[str]) -> dict[str, Hit | Miss]:
         """Look pages up in memory, then on disk. `Hit.tier` says where each was found."""
-        results: dict[str, Hit | Miss] = {}
         with self._lock:
             coming = {key: self._on_the_way[key] for key in keys if key in self._on_the_way}
+            deletions = self._deletions
         hits = {
             key: result
             for key, result in self._memory.get([key for key in keys if key not in coming]).items()
@@ -52,17 +60,31 @@ class TieredStore:
         }
         self._files.touch(hits)
         found = self._files.get([key for key in keys if key not in hits and key not in coming])
-        self._memory.put([result.page for result in found.values() if isinstance(result, Hit)])
-        for key in keys:
-            if key in results:
-                continue
-            results[key] = hits.get(key) or (found[key] if key in found else coming[key].result())
-        return results
+        with self._lock:
+            if deletions == self._deletions:
+                self._memory.put([result.page for result in found.values() if isinstance(result, Hit)])
+        results: dict[str, Hit | Miss] = hits | found | {key: future.result() for key, future in coming.items()}
+        with self._lock:
+            for key, result in results.items():
+                if key not in self._unasked:
+                    continue
+                trouble = self._unasked.pop(key)
+                if key in hits:
+                    results[key] = Hit(hits[key].page, "disk", hits[key].page.nbytes)
+                elif trouble is not None and isinstance(result, Miss):
+                    results[key] = trouble
+        return {key: results[key] for key in keys}
 
     def prefetch(self, keys: Sequence[str]) -> None:
         """Begin to load pages into memory; return at once."""
+        if not self._memory.stat()[0].budget:
+            self._files.prefetch(keys)
+            return
         present = self._memory.contains(keys)
         with self._lock:
+            for key in self._unasked.keys() - self._memory.contains(self._unasked):
+                if self._unasked[key] is None:  # evicted
+                    del self._unasked[key]
             for key in keys:
                 if key not in present and key not in self._on_the_way:
                     self._on_the_way[key] = self._pool.submit(self._load, key)
@@ -95,11 +117,15 @@ class TieredStore:
         """Remove pages from both tiers; return how many were there."""
         keys = set(keys)
         present = self._memory.contains(keys) | self._files.contains(keys)
-        with self._lock:
-            for key in keys:  # a load that is under way must not bring the page back
-                self._on_the_way.pop(key, None)
-        self._memory.delete(keys)
-        self._files.delete(keys)
+        try:
+            self._files.delete(keys)
+        finally:  # after the files, or what is read in between would stay in memory
+            with self._lock:
+                self._deletions += 1
+                for key in keys:
+                    self._on_the_way.pop(key, None)
+                    self._unasked.pop(key, None)
+                self._memory.delete(keys)
         return len(present)
 
     def stat(self) -> tuple[TierStat, ...]:
@@ -118,11 +144,16 @@ class TieredStore:
 
     def _load(self, key: str) -> Hit | Miss:
         """Bring one page from disk to memory, unless it was deleted meanwhile."""
+        with self._lock:
+            deletions = self._deletions
         try:
             result = self._files.get([key])[key]
             with self._lock:
-                if isinstance(result, Hit) and key in self._on_the_way:
+                if isinstance(result, Hit) and deletions == self._deletions:
                     self._memory.put([result.page])
+                    self._unasked[key] = None
+                elif key in self._on_the_way and isinstance(result, Miss) and result.reason != "absent":
+                    self._unasked[key] = result
             return result
         finally:
             with self._lock:

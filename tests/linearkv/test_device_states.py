@@ -55,6 +55,16 @@ def test_states_go_with_their_tags():
     assert tier.stat().bytes == tier.stat().pages == 0
 
 
+def test_what_is_no_tensor_of_the_device_holds_nothing_of_the_page(tiny_checkpoint, corpus, tmp_path):
+    """Else a state on a GPU would hold its page in host memory, outside of every budget."""
+    with Engine.open(tmp_path / "store", tiny_checkpoint("qwen3_5"), device="cpu") as engine:
+        engine.index(corpus)
+        pages = engine.states.pages
+        page = next(hit.page for hit in pages.get(pages.keys()).values() if "token_ids" in hit.page.tensors)
+        state = engine.states._state(page)
+        assert state.token_ids.untyped_storage().nbytes() == state.token_ids.nbytes
+
+
 @pytest.mark.parametrize("edit", [False, True])
 def test_an_engine_reuses_them_and_forgets_them_with_their_documents(tiny_checkpoint, corpus, tmp_path, edit):
     settings = Settings(chunk_tokens=256, memory_budget=0)

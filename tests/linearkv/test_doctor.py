@@ -96,6 +96,13 @@ def test_a_wrong_setting_is_a_finding(model, monkeypatch):
     assert found.level == "error" and "fp8" in found.value and "LINEARKV_" in found.advice
 
 
+@pytest.mark.parametrize("url", ["redis://:hunter2@127.0.0.1:1/0", "redis://127.0.0.1:1?password=hunter2"])
+def test_a_password_is_never_shown(model, monkeypatch, url):
+    monkeypatch.setenv("LINEARKV_REMOTE", url)
+    words = repr(diagnose(None, model))
+    assert "127.0.0.1:1" in words and "hunter2" not in words
+
+
 def test_what_is_wrong_with_a_store_is_found(store, model, tmp_path):
     assert by_name(diagnose(tmp_path / "none", model))["store"].level == "warn"
     assert not (tmp_path / "none").exists()

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -171,16 +172,58 @@ def test_either_backend_opens_what_the_other_wrote(folder, first, then):
     with_then.close()
 
 
-def test_prefetched_pages_come_from_memory(folder, opened):
+def test_a_prefetched_page_is_read_once_and_told_to_be_from_where_it_came(folder, opened):
     opened(folder).put([page(1), page(2)], bulk=True)
     store = opened(folder)
     store.get([key_of(9)])  # LMCache is there
-    store.prefetch([key_of(1), key_of(2), key_of(3)])
-    assert [(get(store, number).tier, number_in(get(store, number))) for number in (1, 2)] == [
-        ("memory", 1),
-        ("memory", 2),
+    for _ in range(2):
+        store.prefetch([key_of(1), key_of(2), key_of(3)])
+    first = store.get([key_of(1), key_of(2), key_of(3)])
+    size = page(1).nbytes
+    assert [(first[key_of(n)].tier, first[key_of(n)].bytes_loaded) for n in (1, 2)] == [("disk", size)] * 2
+    assert first[key_of(3)] == Miss("absent")
+    assert [(get(store, n).tier, get(store, n).bytes_loaded, number_in(get(store, n))) for n in (1, 2)] == [
+        ("memory", 0, 1),
+        ("memory", 0, 2),
     ]
-    assert get(store, 3) == Miss("absent")
+    assert store.stat()[1].bytes_loaded == 2 * size
+
+
+def test_prefetched_pages_that_nobody_asks_for_go_first(folder, opened):
+    opened(folder).put([page(number) for number in range(8)], bulk=True)
+    store = opened(folder, memory_bytes=4 * 24 * KIB)
+    for number in (0, 1):
+        get(store, number)
+    store.prefetch([key_of(2), key_of(3)])
+    time.sleep(0.5)  # they are there, and make room for what another question may need
+    store.prefetch([key_of(4), key_of(5)])
+    wanted = [get(store, number).tier for number in (4, 5)]
+    assert wanted == ["disk", "disk"]
+    assert sorted(map(key_of, (0, 1, 4, 5))) == sorted(
+        key for key, (tier, _) in store.locate(map(key_of, range(8))).items() if tier == "memory"
+    )
+
+
+def test_a_memory_full_of_what_nobody_asked_for_has_room(folder, opened):
+    opened(folder).put([page(number) for number in range(8)], bulk=True)
+    store = opened(folder, memory_bytes=4 * 24 * KIB)
+    store.get([key_of(9)])
+    store.prefetch([key_of(number) for number in range(6)])
+    time.sleep(0.5)
+    assert [number_in(get(store, number)) for number in (7, 6)] == [7, 6]
+    assert [get(store, number).tier for number in (7, 6)] == ["memory", "memory"]
+    assert [number_in(get(store, number)) for number in range(8)] == list(range(8))
+
+
+def test_what_is_prefetched_when_a_store_closes_is_no_error(folder, opened, caplog):
+    opened(folder).put([page(number) for number in range(8)], bulk=True)
+    store = opened(folder)
+    store.get([key_of(9)])
+    store.prefetch([key_of(number) for number in range(8)])
+    store.close()
+    store.prefetch([key_of(1)])
+    time.sleep(2 * lmcache_store._GRACE_S)
+    assert not caplog.records
 
 
 def test_one_bad_page_is_its_own_trouble(folder, opened):
@@ -236,6 +279,74 @@ def test_many_more_pages_than_fit_are_all_right(folder, opened):
         assert [number_in(results[key_of(number)]) for number in numbers] == numbers
         memory = store.stat()[0]
         assert memory.bytes <= memory.budget
+
+
+def room_is_told_right(store):
+    """What the store believes to be taken of the pool is what LMCache says is."""
+    with store._lock:
+        store._settle(store._manager())
+        return store._room.bytes == store._manager().get_l1_usage()[0]
+
+
+def test_a_full_memory_takes_in_all_pages_of_a_question(folder, opened):
+    opened(folder).put([page(number) for number in range(16)], bulk=True)
+    store = opened(folder, memory_bytes=10 * 24 * KIB)
+    store.get([key_of(number) for number in range(10)])
+    wanted = [key_of(number) for number in range(10, 16)]
+    assert {result.tier for result in store.get(wanted).values()} == {"disk"}
+    assert {result.tier for result in store.get(wanted).values()} == {"memory"}
+    assert store.stat()[0].evicted == 6
+    assert room_is_told_right(store)
+
+
+def test_the_room_that_is_taken_is_known_whatever_happens(folder, opened):
+    rng = random.Random(3)
+    opened(folder).put([page(number, size=rng.choice((3, 20, 50)) * KIB) for number in range(20)], bulk=True)
+    store = opened(folder, memory_bytes=200 * KIB)
+    looked_at = []
+    for _ in range(300):
+        numbers = rng.sample(range(22), 4)
+        match rng.randrange(6):
+            case 0:
+                store.put([page(number, size=rng.choice((3, 20, 50)) * KIB) for number in numbers[:2]])
+            case 1:
+                store.prefetch([key_of(number) for number in numbers])
+            case 2:
+                store.delete([key_of(numbers[0])])
+                store.put([page(numbers[0])], bulk=True)
+            case _:
+                results = store.get([key_of(number) for number in numbers])
+                for number in numbers:
+                    assert number > 19 or number_in(results[key_of(number)]) == number
+                looked_at = [result.page for result in results.values() if isinstance(result, Hit)]
+        assert store.stat()[0].bytes <= 200 * KIB
+    del looked_at, results
+    gc.collect()
+    store.get([key_of(number) for number in range(20)])  # whatever was prefetched is waited for
+    time.sleep(0.3)
+    assert room_is_told_right(store)
+    assert not store._loads
+
+
+def test_a_page_deleted_while_it_is_loaded_does_not_come_back(folder, opened, monkeypatch):
+    opened(folder).put([page(1), page(2)], bulk=True)
+    store = opened(folder)
+    store.get([key_of(9)])
+    arrived = store._arrived
+
+    def deleted_meanwhile(manager, load, asked=True):
+        if load.key == key_of(1) and load.wanted:
+            assert manager.wait_prefetch_status(load.handle, 20)
+            store.delete([key_of(1)])
+        return arrived(manager, load, asked)
+
+    monkeypatch.setattr(store, "_arrived", deleted_meanwhile)
+    results = store.get([key_of(1), key_of(2)])
+    assert (results[key_of(1)], number_in(results[key_of(2)])) == (Miss("absent"), 2)
+    monkeypatch.undo()
+    assert get(store, 1) == Miss("absent")
+    assert store.keys() == [key_of(2)]
+    assert room_is_told_right(store)
 
 
 def test_a_page_larger_than_memory_is_read_past_it(folder, opened):
@@ -297,13 +408,26 @@ def test_a_page_replaced_while_in_use_is_new_for_others(folder, opened):
     assert [number_in(get(store, 1)) for _ in range(3)] == [5, 5, 5]
 
 
-def test_pages_in_use_outlive_their_store(folder, opened):
+def test_pages_in_use_outlive_their_store(folder, opened, monkeypatch):
+    ended = threading.Event()
+    close = lmcache_store._close
+
+    def close_and_tell(manager):
+        if manager is its_manager:  # other tests' stores may still be ending
+            ended.set()
+        close(manager)
+
     store = opened(folder)
+    its_manager = store._manager()
+    monkeypatch.setattr(lmcache_store, "_close", close_and_tell)
     store.put([page(number) for number in range(20)])
     held = [get(store, number) for number in range(20)]
     store.close()
-    time.sleep(1.5)  # LMCache looks whether it is to end once a second
+    assert not ended.wait(4 * lmcache_store._GRACE_S), "somebody looks at its memory"
     assert [number_in(result) for result in held] == list(range(20))
+    del held
+    gc.collect()
+    assert ended.wait(20), "and it ends when nobody does"
 
 
 def test_memory_that_cannot_be_had_is_a_store_without_a_memory_tier(folder, opened, monkeypatch, caplog):
@@ -458,6 +582,91 @@ def test_what_comes_from_the_remote_tier_is_verified(tmp_path, opened, server, d
     assert not client.exists(name), "it is not asked for again"
     store.put([page(1)], bulk=True)
     assert number_in(get(opened(tmp_path / "three", remote=server.url), 1)) == 1
+
+
+def test_a_page_is_prefetched_from_the_remote_tier_and_has_a_file_once_it_was_asked_for(tmp_path, opened, server):
+    opened(tmp_path / "here", remote=server.url).put([page(1), page(2)], bulk=True)
+    there = opened(tmp_path / "there", remote=server.url)
+    there.get([key_of(9)])
+    there.prefetch([key_of(1), key_of(2)])
+    until = time.monotonic() + 20
+    while there.stat()[-1].hits < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert there.contains([key_of(1), key_of(2)]) == set()
+    result = get(there, 1)
+    assert (result.tier, result.bytes_loaded, number_in(result)) == ("remote", page(1).nbytes, 1)
+    assert there.contains([key_of(1), key_of(2)]) == {key_of(1)}
+    assert there.stat()[-1].bytes_loaded == 2 * page(1).nbytes
+
+
+def test_remote_pages_are_read_past_a_memory_that_has_no_room(tmp_path, opened, server):
+    opened(tmp_path / "here", remote=server.url).put([page(number) for number in range(12)], bulk=True)
+    there = opened(tmp_path / "there", memory_bytes=4 * 24 * KIB, remote=server.url)
+    looked_at = list(there.get([key_of(number) for number in range(6)]).values())
+    assert [(number_in(result), result.tier) for result in looked_at] == [(n, "remote") for n in range(6)]
+    more = there.get([key_of(number) for number in range(6, 12)])
+    assert [number_in(more[key_of(number)]) for number in range(6, 12)] == list(range(6, 12))
+    assert there.contains(map(key_of, range(12))) == {key_of(number) for number in range(12)}
+
+
+def test_a_value_of_another_type_is_one_pages_trouble(tmp_path, opened, server):
+    opened(tmp_path / "here", remote=server.url).put([page(1), page(2)], bulk=True)
+    name = next(name for name in server.client().scan_iter() if key_of(1).encode() in name)
+    server.client().delete(name)
+    server.client().rpush(name, "not a page")
+    there = opened(tmp_path / "there", remote=server.url)
+    results = there.get([key_of(1), key_of(2)])
+    assert (results[key_of(1)], number_in(results[key_of(2)])) == (Miss("absent"), 2)
+    there.put([page(1)], bulk=True)
+    assert number_in(get(opened(tmp_path / "third", remote=server.url), 1)) == 1, "and it is healed by the next put"
+
+
+def test_a_full_server_is_not_a_lost_one(tmp_path, opened, server, caplog):
+    store = opened(tmp_path / "here", remote=server.url)
+    store.put([page(1)], bulk=True)
+    server.client().config_set("maxmemory-policy", "noeviction")
+    server.client().config_set("maxmemory", 1)
+    assert isinstance(store.put([page(2), page(3)], bulk=True)[key_of(2)], Stored), "on disk"
+    assert number_in(get(opened(tmp_path / "there", remote=server.url), 1)) == 1
+    assert store.stat()[-1].not_kept == 2
+    assert sum("refuses: " in record.message for record in caplog.records) == 1
+    assert "is lost" not in caplog.text
+    server.client().config_set("maxmemory", 0)
+    store.put([page(3)], bulk=True)
+    assert number_in(get(opened(tmp_path / "third", remote=server.url), 3)) == 3
+
+
+def test_the_remote_tier_keeps_a_page_for_days_after_its_last_use(tmp_path, opened, server):
+    opened(tmp_path / "here", remote=server.url, remote_days=2).put([page(1)], bulk=True)
+    client = server.client()
+    (name,) = client.keys()
+    assert 0 < client.ttl(name) <= 2 * 86400
+    get(opened(tmp_path / "there", remote=server.url, remote_days=5), 1)
+    assert 2 * 86400 < client.ttl(name) <= 5 * 86400
+
+
+def test_the_remote_tier_is_verified_too(tmp_path, opened, server):
+    opened(tmp_path / "other", secret=OTHER, remote=server.url).put([page(1, secret=OTHER)], bulk=True)
+    store = opened(tmp_path / "here", remote=server.url)
+    store.put([page(number) for number in range(3)], bulk=True)
+    client = server.client()
+    name = next(client.scan_iter(f"*{key_of(1)}@{store._salt}"))
+    client.setrange(name, 9000, b"!")
+    told = []
+    report = store.verify(lambda done, total: told.append((done, total)))
+    assert report.pages == 3 + 2
+    ((key, reason),) = report.damaged
+    assert (key, reason.startswith("remote: damaged: ")) == (key_of(1), True)
+    assert told[-1] == (3, 3)
+    assert (client.exists(name), client.dbsize()) == (0, 3)
+    assert store.verify().clean
+
+
+@pytest.mark.parametrize("address", ["localhost:6379", "http://host", "redis://:se/cret@host", "redis://host:port"])
+def test_an_address_that_is_none_is_refused_without_saying_it(folder, address):
+    with pytest.raises(LinearKVError, match="address is not redis://") as refused:
+        open_pages(folder, SECRET, memory_bytes=1 << 20, disk_bytes=None, remote=address)
+    assert "cret" not in str(refused.value)
 
 
 def test_a_damaged_file_is_healed_from_the_remote_tier(folder, opened, server):
