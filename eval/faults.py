@@ -5,7 +5,11 @@
 Each fault strikes the file of one of two pages in a store that was closed before. A store that is opened afresh, so
 that no memory stands in front of the disk, is asked for both and given both again, and another fresh one must have
 both. Where a fault lasts, as a full disk does, it ends before the pages are given once more. Faults go round all kinds
-of store: the file tier alone, and what `open_pages` returns of each backend.
+of store: the file tier alone, what `open_pages` returns of each backend, and LMCache with a Redis server behind it.
+
+Of that last one the server is struck, or the value it has of one of the pages. There are never files of them when the
+store is asked, so that what it serves is the server's. It is open when the fault comes, is asked, given the pages and
+asked again, and must have both then, unless the fault lasts: then soon after its end, without being opened again.
 
 What is counted of every kind of fault
 - misses: the page was not served. served right: it was, exactly as written (every byte of the page and of its tensors).
@@ -14,8 +18,8 @@ What is counted of every kind of fault
 - healed: both pages were served, exactly, once they had been put again.
 
 Exit code 1 if anything was wrong, crashed, lost or not healed. Faults of permission need a user who is not root: as
-root they run in another process, as another user. A full disk needs the right to mount a small one. What cannot be done
-is named with the reason.
+root they run in another process, as another user. A full disk needs the right to mount a small one, and the remote
+store `redis-server` on the path, of which one is started for the run. What cannot be done is named with the reason.
 """
 
 import argparse
@@ -29,6 +33,7 @@ import random
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -37,12 +42,12 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -52,8 +57,13 @@ from linearkv.errors import LinearKVError
 from linearkv.eval.fuzz_pages import seal
 from linearkv.identity import ModelIdentity, chunk_key
 
+if TYPE_CHECKING:
+    import redis
+
 SECONDS = 120
 """No case may take longer: a store that waits for ever ends the program."""
+RETURN_SECONDS = 10
+"""How long a store may take to find a server again that is back."""
 NOBODY = 65534
 BAD = ("wrong", "crashes", "lost others", "not healed")
 MODEL = ModelIdentity(
@@ -67,13 +77,78 @@ MODEL = ModelIdentity(
     producer="faults",
 )
 
+MEMORY_BYTES = 1 << 20
+
 Open = Callable[[Path, bytes], PageStore]
 
 STORES: dict[str, Open] = {
     "file tier": lambda folder, secret: FileStore(folder, secret, None, threads=2),
-    "backend files": partial(open_pages, memory_bytes=1 << 20, disk_bytes=None, backend="files"),
-    "backend lmcache": partial(open_pages, memory_bytes=1 << 20, disk_bytes=None, backend="lmcache"),
+    "backend files": partial(open_pages, memory_bytes=MEMORY_BYTES, disk_bytes=None, backend="files"),
+    "backend lmcache": partial(open_pages, memory_bytes=MEMORY_BYTES, disk_bytes=None, backend="lmcache"),
 }
+
+
+class OpenRemote(Protocol):
+    def __call__(self, folder: Path, secret: bytes, *, remote: str) -> PageStore: ...
+
+
+REMOTE_STORES: dict[str, OpenRemote] = {
+    "backend lmcache, Redis": partial(open_pages, memory_bytes=MEMORY_BYTES, disk_bytes=None, backend="lmcache"),
+}
+
+
+# ---- a Redis server -------------------------------------------------------------------------------------------------
+
+
+class RedisServer:
+    """A server on a free port of this machine, which has nothing any more once it was stopped."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._folder = folder
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def client(self) -> "redis.Redis":
+        import redis  # comes with LMCache, without which there is no remote store
+
+        return redis.Redis.from_url(self.url)
+
+    def start(self) -> None:
+        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        self._process = subprocess.Popen([*command, "--dir", str(self._folder)], stdout=subprocess.DEVNULL)
+        until = time.monotonic() + 20
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.stop()
+                raise RuntimeError("redis-server does not start")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+@contextmanager
+def redis_server(folder: Path) -> Iterator[RedisServer | None]:
+    """A server of our own; None where there is none to be had."""
+    if shutil.which("redis-server") is None:
+        yield None
+        return
+    server = RedisServer(folder)
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 # ---- pages and what is true of them ---------------------------------------------------------------------------------
@@ -136,7 +211,7 @@ def make(chance: random.Random, secret: bytes, key: str, tokens: int) -> Truth:
 
 @dataclass
 class Case:
-    """One fault to come: two pages in a closed store, and what a fault may need."""
+    """One fault to come: two pages in a closed store, or on a server; and what a fault may need."""
 
     folder: Path
     chance: random.Random
@@ -144,15 +219,18 @@ class Case:
     tokens: list[int]
     truth: Truth
     other: Truth
+    server: RedisServer | None = None
+    store: PageStore | None = None
+    """With a server: the store that is open when the fault comes."""
 
     @classmethod
     def of(cls, folder: Path, chance: random.Random) -> "Case":
         secret = chance.randbytes(32)
         tokens = [chance.randrange(50_000) for _ in range(chance.randrange(1, 30))]
-        both = [
+        truth, other = (
             make(chance, secret, identity(secret, ids), len(tokens)) for ids in (tokens, [*tokens, 1])
-        ]  # of one size, so that nothing but the content tells them apart
-        return cls(folder, chance, secret, tokens, *both)
+        )  # of one size, so that nothing but the content tells them apart
+        return cls(folder, chance, secret, tokens, truth, other)
 
     @property
     def path(self) -> Path:
@@ -164,6 +242,23 @@ class Case:
             if path.is_file() and path.read_bytes() == truth.raw:
                 return path
         raise RuntimeError(f"no file in {self.folder} is the page as it was put: these faults need one")
+
+    @property
+    def redis(self) -> "redis.Redis":
+        assert self.server is not None
+        return self.server.client()
+
+    @property
+    def name(self) -> bytes:
+        """What the server calls the page to be struck, found by its bytes too."""
+        return self.name_of(self.truth)
+
+    def name_of(self, truth: Truth) -> bytes:
+        client = self.redis
+        for name in client.scan_iter():
+            if client.get(name) == truth.raw:
+                return bytes(name)
+        raise RuntimeError("no value of the server is the page as it was put: these faults need one")
 
     def forge(self, secret: bytes | None = None, key: str | None = None) -> bytes:
         """Another valid page of the same size: of another secret or another key."""
@@ -300,12 +395,15 @@ CONTENT: dict[str, Change] = {
 
 
 def overwrite(case: Case, change: Change) -> None:
-    """Change the file's bytes, in place or in a new file, half of the time without a trace in its times."""
-    path, raw = case.path, case.truth.raw
-    before = path.stat()
-    data = raw
+    """Change the value, or the file's bytes: in place or in a new file, half of the time with no trace in its times."""
+    data = raw = case.truth.raw
     while data == raw:  # a block of zeros can be one already
         data = change(case, raw)
+    if case.server is not None:
+        case.redis.set(case.name, data)
+        return
+    path = case.path
+    before = path.stat()
     if case.chance.random() < 0.5:
         path.unlink()
     path.write_bytes(data)
@@ -315,10 +413,15 @@ def overwrite(case: Case, change: Change) -> None:
 
 # ---- other faults: what lies there is no file, or the system refuses ------------------------------------------------
 
-Undo = Callable[[], None]
+Undo = Callable[[], object]
+Inject = Callable[[Case], Undo | None]
 
 
 def swap(case: Case) -> None:
+    if case.server is not None:
+        names = case.name, case.name_of(case.other)
+        case.redis.mset(dict(zip(names, (case.other.raw, case.truth.raw), strict=True)))
+        return
     one, two = case.path, case.path_of(case.other)
     aside = one.with_name("aside")
     one.rename(aside)
@@ -392,11 +495,12 @@ def writes_cut_short(case: Case) -> Undo:
     overwrite(case, flip("tensors", False))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (case.chance.randrange(len(case.truth.raw)), before[1]))
+    quiet = logging.root.manager.disable
     logging.disable()  # what is logged may go to a file too, and that one may not grow either
 
     def undo() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        logging.disable(logging.NOTSET)
+        logging.disable(quiet)
 
     return undo
 
@@ -436,18 +540,87 @@ def folder_not_writable(case: Case) -> Undo:
     return lambda: folder.chmod(0o700)
 
 
+# ---- faults of a Redis server ---------------------------------------------------------------------------------------
+
+
+def value_gone(case: Case) -> None:
+    case.redis.delete(case.name)
+
+
+def value_of_another_type(case: Case) -> None:
+    name, raw, client = case.name, case.truth.raw, case.redis
+    client.delete(name)
+    case.chance.choice(
+        [
+            lambda: client.rpush(name, raw),
+            lambda: client.sadd(name, raw),
+            lambda: client.zadd(name, {raw: 1}),
+            lambda: client.hset(name, "page", raw),
+            lambda: client.xadd(name, {"page": raw}),
+        ]
+    )()
+
+
+def value_larger_than_memory(case: Case) -> None:
+    """Zeros behind the page, more than memory has room for; half of the time with a header that says so."""
+    name, size = case.name, case.chance.choice([2 << 20, 64 << 20])
+    if case.chance.random() < 0.5:
+        mark = b'"bytes":"%016d"'
+        case.redis.set(name, case.truth.raw.replace(mark % len(case.truth.raw), mark % size))
+    case.redis.setrange(name, size - 1, b"\0")
+
+
+def memory_full(case: Case) -> Undo:
+    """Somebody looks at as much as fits into memory; half of the time the page is damaged too."""
+    assert case.store is not None
+    if case.chance.random() < 0.5:
+        overwrite(case, flip("tensors", False))
+    ballast = encode("0" * 64, {"x": torch.zeros(MEMORY_BYTES - 2048, dtype=torch.uint8)}, secret=case.secret)
+    case.store.put([ballast])
+    looked_at = case.store.get([ballast.key])
+    if not isinstance(hit := looked_at[ballast.key], Hit) or hit.tier != "memory":
+        raise RuntimeError(f"memory does not hold the page that is to fill it: {hit}")
+    del hit
+    return looked_at.clear
+
+
+def server_full(case: Case) -> Undo:
+    """The page is damaged or gone, and the server takes nothing more."""
+    if case.chance.random() < 0.5:
+        value_gone(case)
+    else:
+        overwrite(case, flip("tensors", False))
+    case.redis.config_set("maxmemory-policy", "noeviction")
+    case.redis.config_set("maxmemory", 1)
+    return lambda: case.redis.config_set("maxmemory", 0)
+
+
+def server_stopped(case: Case) -> Undo:
+    """Killed; half of the time another one, with nothing in it, is there at once."""
+    server = case.server
+    assert server is not None
+    server.stop()
+    if case.chance.random() < 0.5:
+        server.start()
+        return lambda: None
+    return server.start
+
+
+FILE, PAGE, USER = "a file", "a page, be it in a file or on a server", "a user who is not root"
+DISK, SERVER = "a small disk", "a Redis server"
+
+
 class Kind(NamedTuple):
     """A kind of fault. `spares`: the other page has to be served. `needs`: where it can be done."""
 
-    inject: Callable[[Case], Undo | None]
+    inject: Inject
     spares: bool = True
-    needs: str = "any folder"
+    needs: str = FILE
 
 
-USER, DISK = "a user who is not root", "a small disk"
 KINDS: dict[str, Kind] = {
-    **{name: Kind(partial(overwrite, change=change)) for name, change in CONTENT.items()},
-    "two pages swapped": Kind(swap, spares=False),
+    **{name: Kind(partial(overwrite, change=change), needs=PAGE) for name, change in CONTENT.items()},
+    "two pages swapped": Kind(swap, spares=False, needs=PAGE),
     "file gone": Kind(vanish),
     "empty file": Kind(empty_file),
     "terabytes of holes": Kind(holes),
@@ -460,6 +633,12 @@ KINDS: dict[str, Kind] = {
     "file not readable": Kind(unreadable, needs=USER),
     "folder closed": Kind(closed_folder, spares=False, needs=USER),
     "folder not writable": Kind(folder_not_writable, needs=USER),
+    "value gone": Kind(value_gone, needs=SERVER),
+    "value of another type": Kind(value_of_another_type, needs=SERVER),
+    "value larger than memory": Kind(value_larger_than_memory, needs=SERVER),
+    "memory full": Kind(memory_full, needs=SERVER),
+    "server full": Kind(server_full, needs=SERVER),
+    "server stopped": Kind(server_stopped, spares=False, needs=SERVER),
 }
 
 
@@ -483,76 +662,129 @@ class Struck:
     what: str = ""
 
 
-def judge(result: Hit | Miss, truth: Truth) -> str:
-    """One of "misses", "served right", "wrong"."""
-    if isinstance(result, Miss):
-        return "misses"
-    if result.tier == "memory":
-        raise RuntimeError("a store that was just opened served from memory, which hides the disk")
-    return "served right" if truth.matches(result.page) else "wrong"
+Verdicts = tuple[str, str]
+"""Of the page that was struck and of the other: "misses", "served right" or "wrong"."""
+BOTH_RIGHT: Verdicts = ("served right", "served right")
 
 
-def strike(plan: Plan, folder: Path, seed: int, stores: dict[str, Open]) -> Struck:
-    """One fault, in a folder of its own."""
-    struck = Struck(plan, Counter(injected=1))
-    kind = KINDS[plan.kind]
-    case = Case.of(folder / str(plan.number), random.Random(f"{seed}-{plan.number}"))
-    opened = partial(stores[plan.store], case.folder, case.secret)
-    pages, both = [case.truth.page, case.other.page], (case.truth, case.other)
-    keys = [page.key for page in pages]
+def judge(case: Case, store: PageStore, tier: str) -> Verdicts:
+    """What a store serves, which has to come from `tier`."""
+    results = store.get([case.truth.key, case.other.key])
 
-    def put() -> None:
-        with closing(opened()) as store:
-            outcomes = store.put(pages)
-            if not all(isinstance(outcome, Stored) for outcome in outcomes.values()):
-                raise RuntimeError(f"pages cannot be put where nothing is wrong: {outcomes}")
+    def verdict(truth: Truth) -> str:
+        result = results[truth.key]
+        if isinstance(result, Miss):
+            return "misses"
+        if result.tier != tier:
+            raise RuntimeError(f"a page came from {result.tier}, which hides the {tier} tier")
+        return "served right" if truth.matches(result.page) else "wrong"
 
-    def look(again: bool) -> tuple[str, str]:
-        """Verdicts on the page and the other, out of a fresh store, which is then given both `again`."""
-        with closing(opened()) as store:
-            results = store.get(keys)
-            verdicts = [judge(results[truth.key], truth) for truth in both]
-            if again:
-                store.put(pages)
-        return verdicts[0], verdicts[1]
+    return verdict(case.truth), verdict(case.other)
 
+
+def put(case: Case, store: PageStore, bulk: bool = False) -> None:
+    outcomes = store.put([case.truth.page, case.other.page], bulk=bulk)
+    if not all(isinstance(outcome, Stored) for outcome in outcomes.values()):
+        raise RuntimeError(f"pages cannot be put where nothing is wrong: {outcomes}")
+
+
+def on_disk(case: Case, inject: Inject, opened: Callable[[], PageStore]) -> tuple[list[Verdicts], Verdicts]:
+    """What was served after the fault, and after healing."""
+    with closing(opened()) as store:
+        put(case, store)
+    undo = inject(case)
     try:
-        put()
-        undo = kind.inject(case)
+        with closing(opened()) as store:
+            found = judge(case, store, "disk")
+            store.put([case.truth.page, case.other.page])
+    finally:
+        if undo is not None:
+            undo()
+    if undo is not None:
+        with closing(opened()) as store:
+            put(case, store)
+    with closing(opened()) as store:
+        return [found], judge(case, store, "disk")
+
+
+def on_server(case: Case, inject: Inject, opened: Callable[[], PageStore]) -> tuple[list[Verdicts], Verdicts]:
+    """The same of values of a Redis server; what was served is told of every time the store was asked."""
+
+    def served(store: PageStore) -> Verdicts:
+        for path in case.folder.rglob("*.safetensors"):
+            path.unlink()
+        return judge(case, store, "remote")
+
+    case.redis.flushall()
+    with closing(opened()) as store:
+        put(case, store, bulk=True)  # which waits for the server
+    with closing(opened()) as store:
+        if case.chance.random() < 0.5:
+            store.get(["f" * 64])  # it is connected when the fault comes
+        case.store = store
+        undo = inject(case)
         try:
-            found, beside = look(again=True)
+            looks = [served(store)]
+            store.put([case.truth.page, case.other.page], bulk=True)
+            looks.append(served(store))
         finally:
             if undo is not None:
                 undo()
-        if undo is not None:
-            put()
-        healed = look(again=False)
+        until = time.monotonic() + RETURN_SECONDS
+        while undo is not None and looks[-1] != BOTH_RIGHT and time.monotonic() < until:
+            put(case, store, bulk=True)
+            looks.append(served(store))
+            time.sleep(0.05)
+    with closing(opened()) as store:
+        healed = served(store)
+    return looks, healed if looks[-1] == BOTH_RIGHT else looks[-1]
+
+
+def strike(
+    plan: Plan, folder: Path, seed: int, stores: Mapping[str, Open], servers: Mapping[str, RedisServer]
+) -> Struck:
+    """One fault, in a folder of its own. `servers`: those of the stores that have one."""
+    struck = Struck(plan, Counter(injected=1))
+    kind = KINDS[plan.kind]
+    case = Case.of(folder / str(plan.number), random.Random(f"{seed}-{plan.number}"))
+    case.server = servers.get(plan.store)
+    suffer = on_disk if case.server is None else on_server
+    try:
+        looks, healed = suffer(case, kind.inject, partial(stores[plan.store], case.folder, case.secret))
     except KeyboardInterrupt:
         raise
     except BaseException:  # also panics of compiled libraries, which are no Exceptions
         struck.counts["crashes"] += 1
         struck.what = traceback.format_exc(limit=-6)
     else:
+        found = looks[0][0]
         struck.counts[found] += 1
-        if found != "wrong" and "wrong" in (beside, *healed):
+        if found != "wrong" and any("wrong" in look for look in (*looks, healed)):
             struck.counts["wrong"] += 1
-        if kind.spares and beside == "misses":
+        if kind.spares and any(other == "misses" for _, other in looks):
             struck.counts["lost others"] += 1
-        struck.counts["healed" if healed == ("served right", "served right") else "not healed"] += 1
+        struck.counts["healed" if healed == BOTH_RIGHT else "not healed"] += 1
         if any(struck.counts[name] for name in BAD):
-            struck.what = f"the page: {found}; the other: {beside}; put again, both: {healed}"
+            struck.what = f"the page and the other: {list(dict.fromkeys(looks))}; in the end: {healed}"
     shutil.rmtree(case.folder)
     return struck
 
 
-def strike_all(plans: Sequence[Plan], folder: Path, seed: int, stores: dict[str, Open], watched: bool) -> list[Struck]:
+def strike_all(
+    plans: Sequence[Plan],
+    folder: Path,
+    seed: int,
+    stores: Mapping[str, Open],
+    servers: Mapping[str, RedisServer],
+    watched: bool,
+) -> list[Struck]:
     """Each of `plans`; if `watched`, a case that does not end in `SECONDS` ends the process."""
     done = []
     before = threading.active_count()
     for plan in plans:
         if watched:
             signal.alarm(SECONDS)
-        done.append(strike(plan, folder, seed, stores))
+        done.append(strike(plan, folder, seed, stores, servers))
         if threading.active_count() > before + 200:  # stores may end in the background, slower than others are opened
             while threading.active_count() > before + 20:
                 time.sleep(0.05)
@@ -597,12 +829,12 @@ def _become_nobody(plans: Sequence[Plan], folder: Path, seed: int, send: Connect
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as warm:  # what a store imports when it is first used may be root's alone
         for name in {plan.store for plan in plans}:
-            strike(Plan(0, "file gone", name), Path(warm), seed, STORES)
+            strike(Plan(0, "file gone", name), Path(warm), seed, STORES, {})
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)
     reached = os.access(folder, os.W_OK | os.X_OK)
-    send.send(strike_all(plans, folder, seed, STORES, watched=True) if reached else None)
+    send.send(strike_all(plans, folder, seed, STORES, {}, watched=True) if reached else None)
 
 
 # ---- the run --------------------------------------------------------------------------------------------------------
@@ -636,18 +868,20 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 def run(
     count: int,
     seed: int,
-    stores: dict[str, Open] | None = None,
+    stores: Mapping[str, Open] | None = None,
     kinds: Sequence[str] = tuple(KINDS),
     folder: Path | None = None,
     watched: bool = False,
+    remote_stores: Mapping[str, OpenRemote] | None = None,
 ) -> Report:
     """Inject `count` faults, of all `kinds` in all `stores` in turn.
 
     Parameters
     ----------
-    stores : dict or None
-        Name -> how to open one. None: those of `STORES` that can be opened here. Where this process is root's, others
-        are spared faults of permission, for which another process would have to know them.
+    stores, remote_stores : dict or None
+        Name -> how to open one, of those with a server behind them given its address. Neither: `STORES` and
+        `REMOTE_STORES`, those that can be opened here. Where this process is root's, others are spared faults of
+        permission, for which another process would have to know them.
     folder : Path or None
         Where stores are made. None: a temporary folder.
     watched : bool
@@ -655,54 +889,67 @@ def run(
     """
     skipped = {}
     foreign = stores is not None and os.geteuid() == 0
-    if stores is None:
-        stores = dict(STORES)
-        for name in STORES:
+    if stores is None and remote_stores is None:
+        stores, remote_stores = STORES, REMOTE_STORES
+    opens, remote_stores, servers = dict(stores or {}), remote_stores or {}, {}
+    struck: list[Struck] = []
+    with ExitStack() as until_the_end:
+        root = until_the_end.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix="linearkv-faults-"))
+        server = until_the_end.enter_context(redis_server(Path(root))) if remote_stores else None
+        for name, opened in remote_stores.items():
+            if server is None:
+                skipped[name] = "needs redis-server on the path"
+            else:
+                opens[name], servers[name] = partial(opened, remote=server.url), server
+        for name in [*opens]:
             with tempfile.TemporaryDirectory() as place:
                 try:
-                    stores[name](Path(place), bytes(32)).close()
+                    opens[name](Path(place), bytes(32)).close()
                 except LinearKVError as error:
                     skipped[name] = str(error)
-                    del stores[name]
-    names = list(stores)
-    struck: list[Struck] = []
-    with tempfile.TemporaryDirectory(dir=folder, prefix="linearkv-faults-") as root:
+                    del opens[name]
         disk = Path(root) / "disk"
-        with small_disk(disk) as refusal:
-            possible = []
-            for name in kinds:
-                if refusal and KINDS[name].needs == DISK:
-                    skipped[name] = refusal
-                elif foreign and KINDS[name].needs == USER:
-                    skipped[name] = "needs stores that another process knows"
-                else:
-                    possible.append(name)
-            plans = [
-                Plan(number, possible[number % len(possible)], names[number // len(possible) % len(names)])
-                for number in range(count)
-            ]
+        refusal = until_the_end.enter_context(small_disk(disk))
 
-            def needing(what: str) -> list[Plan]:
-                return [plan for plan in plans if KINDS[plan.kind].needs == what]
+        def fits(kind: str, store: str) -> bool:
+            needs = KINDS[kind].needs
+            return needs == PAGE or (needs == SERVER) == (store in servers)
 
-            if os.geteuid() == 0 and needing(USER):
-                Path(root).chmod(0o711)
-                theirs = Path(root) / "nobody"
-                theirs.mkdir()
-                os.chown(theirs, NOBODY, NOBODY)
-                done = as_nobody(needing(USER), theirs, seed)
-                if done is None:
-                    unreached = [name for name in possible if KINDS[name].needs == USER]
-                    skipped |= dict.fromkeys(unreached, f"needs a folder that user {NOBODY} can reach")
-                    possible = [name for name in possible if name not in unreached]
-                struck += done or []
+        possible = []
+        for name in kinds:
+            needs = KINDS[name].needs
+            if refusal and needs == DISK:
+                skipped[name] = refusal
+            elif foreign and needs == USER:
+                skipped[name] = "needs stores that another process knows"
+            elif not any(fits(name, store) for store in opens):
+                skipped[name] = f"needs {needs}, which no store here has"
             else:
-                struck += strike_all(needing(USER), Path(root), seed, stores, watched)
-            struck += strike_all(needing(DISK), disk, seed, stores, watched)
-            struck += strike_all(needing("any folder"), Path(root), seed, stores, watched)
+                possible.append(name)
+        pairs = [(kind, store) for store in opens for kind in possible if fits(kind, store)]
+        plans = [Plan(number, *pairs[number % len(pairs)]) for number in range(count)]
+
+        def needing(*what: str) -> list[Plan]:
+            return [plan for plan in plans if KINDS[plan.kind].needs in what]
+
+        if os.geteuid() == 0 and needing(USER):
+            Path(root).chmod(0o711)
+            theirs = Path(root) / "nobody"
+            theirs.mkdir()
+            os.chown(theirs, NOBODY, NOBODY)
+            done = as_nobody(needing(USER), theirs, seed)
+            if done is None:
+                unreached = [name for name in possible if KINDS[name].needs == USER]
+                skipped |= dict.fromkeys(unreached, f"needs a folder that user {NOBODY} can reach")
+                possible = [name for name in possible if name not in unreached]
+            struck += done or []
+        else:
+            struck += strike_all(needing(USER), Path(root), seed, opens, servers, watched)
+        struck += strike_all(needing(DISK), disk, seed, opens, servers, watched)
+        struck += strike_all(needing(PAGE, FILE, SERVER), Path(root), seed, opens, servers, watched)
     return Report(
         kinds={name: _sum([case.counts for case in struck if case.plan.kind == name]) for name in possible},
-        stores={name: _sum([case.counts for case in struck if case.plan.store == name]) for name in names},
+        stores={name: _sum([case.counts for case in struck if case.plan.store == name]) for name in opens},
         skipped=skipped,
         failures=[{**case.plan._asdict(), "what": case.what} for case in struck if case.what],
     )

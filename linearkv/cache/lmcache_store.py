@@ -326,8 +326,6 @@ class RemoteTier(_Tier):
         self._quiet_until = 0.0
         self._lost = False
         self._refused: set[str] = set()
-        self._arrival = threading.Condition()
-        self._expected: dict[str, bool] = {}  # whether pages that are waited for have been dealt with
         self.stat = TierStat("remote", folder=self._server)
         super().__init__(params["salt"], threads=4)
 
@@ -389,9 +387,6 @@ class RemoteTier(_Tier):
                 self.stat.bytes_written += buffer.numel()
             else:
                 self.stat.not_kept += 1
-        with self._arrival:
-            self._expected |= {key: True for key in buffers if key in self._expected}
-            self._arrival.notify_all()
         return kept
 
     def verify(self, report: VerifyReport, progress: Progress | None) -> None:
@@ -409,20 +404,6 @@ class RemoteTier(_Tier):
                     report.damaged.append((key, f"remote: {result.reason}"))
             if progress is not None:
                 progress(min(done + 100, len(keys)), len(keys))
-
-    def expect(self, key: str) -> None:
-        """`wait` will be called for a page that LMCache is about to be given."""
-        with self._arrival:
-            self._expected[key] = False
-
-    def wait(self, keys: Collection[str]) -> None:
-        """Return when LMCache has brought `keys` here, or tried to."""
-        until = time.monotonic() + _PATIENCE_S
-        with self._arrival:
-            while not all(self._expected[key] for key in keys) and time.monotonic() < until:
-                self._arrival.wait(0.1)
-            for key in keys:
-                del self._expected[key]
 
     def remove(self, keys: Collection[str]) -> None:
         """Remove pages; where the server is lost they stay, and are of no use to anybody else."""
@@ -455,7 +436,7 @@ class RemoteTier(_Tier):
         try:
             answer = work()
         except self._refusal as error:
-            kind = str(error).partition(" ")[0]
+            kind = type(error).__name__
             if kind not in self._refused:
                 self._refused.add(kind)
                 _log.warning("The remote tier %s refuses: %s", self._server, error)
@@ -563,9 +544,10 @@ class LMCacheStore:
     # ---- the store's interface --------------------------------------------------------------------------------------
 
     def put(self, pages: Sequence[Page], *, bulk: bool = False) -> dict[str, Stored | NotStored]:
-        """Write pages to disk, then give them to LMCache, unless they are `bulk` and there is nothing remote to fill.
+        """Write pages to disk, then give them to LMCache, which brings them to the remote tier; what is `bulk`, or
+        finds no room in memory, goes there at once.
 
-        The answers are the disk's. With a remote tier, `bulk` waits until that has the pages, or is lost.
+        The answers are the disk's.
         """
         results: dict[str, Stored | NotStored] = dict(self._files.put(pages))
         manager, remote = self._manager(), self._remote()
@@ -574,20 +556,9 @@ class LMCacheStore:
         latest = {page.key: page for page in pages}
         for key in latest:
             self._forget(manager, key)
-        if not bulk:
-            for page in latest.values():
-                self._keep(manager, page)
-        elif remote is not None:
-            sent: list[str] = []
-            room = 0
-            for page in latest.values():
-                if sent and room + page.nbytes > self._budget // 2:  # the rest of the pool is for others
-                    self._sent(manager, remote, sent)
-                    sent, room = [], 0
-                if self._keep(manager, page, waited_for=remote):
-                    sent.append(page.key)
-                    room += page.nbytes
-            self._sent(manager, remote, sent)
+        past = [page for page in latest.values() if bulk or not self._keep(manager, page)]
+        if remote is not None:
+            remote.store({page.key: page.buffer for page in past})
         return results
 
     def get(self, keys: Sequence[str]) -> dict[str, Hit | Miss]:
@@ -916,7 +887,7 @@ class LMCacheStore:
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
-    def _keep(self, manager: StorageManager, page: Page, waited_for: "RemoteTier | None" = None) -> bool:
+    def _keep(self, manager: StorageManager, page: Page) -> bool:
         """Copy a page into the pool, from where LMCache brings it to the tiers below; whether there was room."""
         name = object_key(page.key, self._salt)
         files = self._tiers["FileTier"]
@@ -930,22 +901,9 @@ class LMCacheStore:
                 return False
             place.get_tensor(0).copy_(page.buffer)
             files.dealt_with.add(page.key)
-            if waited_for is not None:
-                waited_for.expect(page.key)
             manager.finish_write([name])
             self._arrived(manager, self._submit(manager, page.key, page.nbytes, "memory"))
         return True
-
-    def _sent(self, manager: StorageManager, remote: RemoteTier, keys: list[str]) -> None:
-        """Wait until the remote tier has bulk pages, which then leave memory again."""
-        remote.wait(keys)
-        until = time.monotonic() + _PATIENCE_S
-        with self._lock:
-            for key in keys:
-                self._forget(manager, key)
-            while self._leaving & set(keys) and time.monotonic() < until:
-                time.sleep(0.001)  # LMCache has done with them a moment after they are there
-                self._settle(manager)
 
     def _make_room(self, manager: StorageManager, key: str, size: int) -> bool:
         """Evict what was used least recently, until a page has room; False if it cannot have any."""
