@@ -428,7 +428,10 @@ def foreign(chance: random.Random, mark: Path) -> bytes:
     ]
     content = chance.choice(contents)
     page = valid_page(chance)
-    return chance.choice([content, content, page[: chance.randrange(len(page))] + content, page + content + b"\0"])
+    begun = page[: chance.randrange(len(page))] + content
+    if begun == page:  # which ended with just these bytes
+        begun += b"\0"
+    return chance.choice([content, content, begun, page + content + b"\0"])
 
 
 # ---- running and judging --------------------------------------------------------------------------------------------

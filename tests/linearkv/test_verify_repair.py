@@ -252,12 +252,13 @@ def test_a_calibration_comes_back(open_engine, corpus, filled):
 
 def test_a_document_whose_record_is_damaged_is_reported_lost_and_its_states_wait(open_engine, corpus, filled):
     catalogue(filled).unlink()
-    flip(records(filled)[0])
+    before = set(states(filled))
+    flip(records(filled)[0])  # any document's: what it had replaced may be seen again
     engine = open_engine(repair=True)
     report = engine.repair()
     assert report.restored == DOCUMENTS - 1 and len(report.damaged) == 1
     assert "the document of a damaged record" in report.lost[0] and "index it again" in report.lost[0]
-    assert len(states(filled)) == CHUNKS, "none was removed"
+    assert before <= set(states(filled)), "none was removed"
     assert engine.index([corpus, corpus.parent / "more"]).prefilled == 0
 
 
