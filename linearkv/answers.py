@@ -152,10 +152,12 @@ class StoreReport:
     """Temporary files of processes that were killed; removed at the next opening."""
     foreign: list[str] = field(default_factory=list)
     """Files in the store's folder that are not its own; never read."""
+    unread: list[str] = field(default_factory=list)
+    """What could not be asked for its states, such as a remote tier that does not answer."""
 
     @property
     def clean(self) -> bool:
-        """Nothing is damaged. Chunks without a state, orphans and foreign files do no harm."""
+        """Nothing that was read is damaged. Chunks without a state, orphans and foreign files do no harm."""
         return not self.damaged and not self.catalogue
 
     def to_dict(self) -> dict[str, Any]:

@@ -698,6 +698,7 @@ def _print_verified(report: "StoreReport", store: Path, out: TextIO) -> None:
             "wrong with the catalogue": report.catalogue,
             "left by processes that were killed": report.orphans,
             "not ours, left alone": report.foreign,
+            "not read": report.unread,
         },
     )
     console.print("nothing is damaged" if report.clean else "linearkv repair makes anew what can be")

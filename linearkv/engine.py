@@ -341,9 +341,18 @@ class Engine:
                 f"nothing is indexed in {self.store} for tenant {self.tenant!r}: run linearkv "
                 + ("repair, there are records of documents" if self._records.count() else "index first")
             )
-        restores = mode == "composed" and restore != "never"
-        found = self._retriever.search(question, k, where=where, on_likely=self._prefetch if restores else None)
-        retrieve_s = time.perf_counter() - started
+        begun = time.perf_counter()
+
+        def prefetch(likely: list[Hit]) -> None:
+            nonlocal begun
+            self.states.prefetch(map(self._chunk_tokens, likely))
+            begun = time.perf_counter()
+
+        ahead = mode == "composed" and restore != "never" and self.states.may_prefetch
+        found = self._retriever.search(question, k, where=where, on_likely=prefetch if ahead else None)
+        ended = time.perf_counter()
+        self.states.planner.retrieve.saw(1, ended - begun)
+        retrieve_s = ended - started
         return AnswerStream(
             self.model,
             self.prompt,
@@ -569,10 +578,6 @@ class Engine:
 
     def _chunk_tokens(self, chunk: Any) -> ChunkTokens:
         return ChunkTokens.of(chunk, self.prompt)
-
-    def _prefetch(self, likely: list[Hit]) -> None:
-        """Have the states of chunks that are likely to be asked for brought into memory."""
-        self.states.prefetch(map(self._chunk_tokens, likely))
 
     def _drop_states_of_removed_text(self) -> None:
         """Removes states, of whatever model, whose text is in no document any more."""

@@ -57,6 +57,7 @@ class Records:
         reasons: dict[str, str] = {}
         with closing(self._open()) as files:
             present = files.tags()
+            durable = files.contains(present)
             gone = set(present)
             group: list[Page] = []
             size = 0
@@ -64,7 +65,7 @@ class Records:
                 if progress is not None:
                     progress(done, None)
                 gone.discard(key)
-                if present.get(key) == tag:
+                if present.get(key) == tag and key in durable:
                     continue
                 tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
                 group.append(encode(key, {"record": tensor}, secret=self._secret, tag=tag, kind="record"))

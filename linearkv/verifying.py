@@ -37,8 +37,15 @@ def verify_store(
     settings = settings or Settings()
     opened = open_tenant(store, tenant, secret=secret, create=False)
     with ExitStack() as closing:
+        remote = None if settings.remote is None else settings.remote.get_secret_value()
         pages = open_pages(
-            opened.folder, opened.secret, memory_bytes=0, disk_bytes=settings.disk_budget, backend="files"
+            opened.folder,
+            opened.secret,
+            memory_bytes=0 if remote is None else settings.memory_budget,
+            disk_bytes=settings.disk_budget,
+            backend=settings.cache if remote is not None else "files",
+            remote=remote,
+            remote_days=settings.remote_days,
         )
         closing.callback(pages.close)
         catalogue: DocumentStore | str
@@ -78,6 +85,7 @@ def check(
         + [what(f"record {key}", reason) for key, reason in recorded.damaged],
         orphans=states.orphans + recorded.orphans,
         foreign=states.foreign + recorded.foreign,
+        unread=states.unread,
     )
     if isinstance(catalogue, str):
         report.catalogue = [catalogue]

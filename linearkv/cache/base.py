@@ -92,6 +92,8 @@ class VerifyReport:
     """Temporary files of writers that did not finish; removed when a writer opens the store."""
     foreign: list[str] = field(default_factory=list)
     """Paths inside the store that are not ours. They are left alone and never read."""
+    unread: list[str] = field(default_factory=list)
+    """What could not be asked for its pages, and why."""
 
     @property
     def clean(self) -> bool:
@@ -127,7 +129,10 @@ class PageStore(Protocol):
         ...
 
     def prefetch(self, keys: Sequence[str]) -> None:
-        """Begin to bring pages into memory; return at once. A hint: no answer, no error, no promise."""
+        """Begin to bring pages into memory; return at once. A hint: no answer, no error, no promise.
+
+        Nothing has to go for them but what was prefetched before and never asked for.
+        """
         ...
 
     def contains(self, keys: Iterable[str]) -> set[str]:
@@ -168,6 +173,11 @@ class PageStore(Protocol):
 
 
 def server_name(url: str) -> str:
-    """Host and port, or the socket's path, of a server's address: what may be shown of it."""
-    parts = urlsplit(url)
-    return parts.netloc.rpartition("@")[2] or parts.path
+    """Host and port, or the socket's path, of a server's address: what may be shown of it, if anything."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or parts.path, f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "an address that is none"
+    # An "@" that is left belongs to a password which was not percent-encoded.
+    return "an address that is none" if "@" in f"{parts.path}{parts.query}{parts.fragment}" else host + port

@@ -92,7 +92,7 @@ def make_folder(folder: Path, fsync: Callable[[int], None] = os.fsync) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
-    while not folder.is_mount():
+    while not os.path.ismount(folder):  # which never fails, unlike Path.is_mount
         folder = folder.parent
         with suppress(PermissionError):  # who may not read a folder has not made it
             sync_folder(folder, fsync)
@@ -155,6 +155,7 @@ class FileStore:
         self._settled: dict[str, int] = {}  # shard -> modification time of the folder when it was read
         self._reserved = 0  # bytes promised to pages being written
         self._durable: set[Path] = set()  # folders whose names are known to be durable
+        self._synced: set[str] = set()  # subfolders of which all names that were there once are durable
         self._last_time = 0
         self._touched: dict[str, int] = {}
         self._pool = ThreadPoolExecutor(threads or min(8, os.cpu_count() or 1), thread_name_prefix="linearkv-pages")
@@ -165,10 +166,6 @@ class FileStore:
                 shards = self._shards()
                 self._sync_folder(self._pages)
                 self._durable.update(shards)
-                # What is there counts as stored from now on, also if who wrote it was killed before its own answer.
-                for shard, trouble in self._pool.map(self._sync_shard, [shard.name for shard in shards]):
-                    if trouble is not None:
-                        _log.warning("Pages in %s may not survive a power cut: %s", self._pages / shard, trouble)
                 self._remove_orphans()
             except OSError as error:
                 self._refused(error)
@@ -271,8 +268,14 @@ class FileStore:
                     os.close(descriptor)
 
     def contains(self, keys: Iterable[str]) -> set[str]:
-        """Those of `keys` that have a file."""
-        return {key for key in keys if self.path(key).is_file()}
+        """Those of `keys` that have a file, durably: whoever wrote it may have been killed before it was."""
+        found = {key for key in keys if self.path(key).is_file()}
+        if self._read_only:
+            return found
+        shards = {key[:2] for key in found} - self._synced
+        failed = {shard for shard, trouble in self._pool.map(self._sync_shard, shards) if trouble is not None}
+        self._synced |= shards - failed
+        return {key for key in found if key[:2] not in failed}
 
     def locate(self, keys: Iterable[str]) -> dict[str, tuple[str, int]]:
         """Tier and bytes of those of `keys` that have a file."""

@@ -326,6 +326,7 @@ class RemoteTier(_Tier):
         self._quiet_until = 0.0
         self._lost = False
         self._refused: set[str] = set()
+        self._renew_at: dict[str, float] = {}
         self.stat = TierStat("remote", folder=self._server)
         super().__init__(params["salt"], threads=4)
 
@@ -346,10 +347,10 @@ class RemoteTier(_Tier):
             if isinstance(size, int) and 0 < size <= MAX_PAGE_BYTES
         }
 
-    def load(self, into: dict[str, torch.Tensor]) -> set[str]:
+    def load(self, into: dict[str, torch.Tensor], renewed: bool = True) -> set[str]:
         loaded = set()
         for key, buffer in into.items():
-            value = self._call(partial(self._fetched, key), None)
+            value = self._call(partial(self._fetched, key, renewed), None)
             if value is None or len(value) != buffer.numel():
                 self.stat.misses += 1
                 continue
@@ -369,12 +370,35 @@ class RemoteTier(_Tier):
             self.stat.bytes_loaded += len(value)
         return loaded
 
-    def read(self, key: str, size: int) -> Hit | Miss:
-        """One page past the pool."""
+    def read(self, key: str, size: int, renewed: bool = True) -> Hit | Miss:
+        """One page past the pool; `renewed`: to be kept for longer now."""
         buffer = host_buffer(size)
-        if key in self.load({key: buffer}):
+        if key in self.load({key: buffer}, renewed):
             return Hit(reopen(buffer, key), "remote", size)
         return self.misses.pop(key, Miss("absent"))
+
+    def renew(self, keys: Iterable[str]) -> None:
+        """Keep pages for longer; return at once. Asks for each at most once a day."""
+        now = time.monotonic()
+        due = [key for key in keys if now >= self._renew_at.get(key, 0.0)]
+        self._renew_at |= dict.fromkeys(due, now + 86400)
+
+        def ask() -> list[Any]:
+            pipeline = self._client.pipeline(transaction=False)
+            for key in due:
+                pipeline.expire(self._name(key), self._keep_s)
+            return list(pipeline.execute(raise_on_error=False))
+
+        if due:
+            self._later(lambda: self._call(ask, []))
+
+    def store_later(self, buffers: dict[str, torch.Tensor]) -> None:
+        """`store`, in another thread."""
+        self._later(lambda: self.store(buffers))
+
+    def _later(self, work: Callable[[], Any]) -> None:
+        with suppress(RuntimeError):  # closed meanwhile
+            self._threads.submit(work)
 
     def store(self, buffers: dict[str, torch.Tensor]) -> set[str]:
         kept = set()
@@ -390,13 +414,14 @@ class RemoteTier(_Tier):
         return kept
 
     def verify(self, report: VerifyReport, progress: Progress | None) -> None:
-        """Read and check what the server has under this salt, and add that to a report; damaged pages are removed."""
+        """Read and check what the server has under this salt, and add that to a report; damaged pages are removed, and
+        no page is kept for longer than before."""
         name = self._name("*")
-        keys = self._call(lambda: [str(n, "utf-8", "replace") for n in self._client.scan_iter(name, count=1000)], [])
-        keys = [key for name in keys if _KEY.fullmatch(key := name.split("@")[3])]
+        names = self._call(lambda: [str(n, "utf-8", "replace") for n in self._client.scan_iter(name, count=1000)], [])
+        keys = [key for name in names if _KEY.fullmatch(key := name.split("@")[3])]
         for done in range(0, len(keys), 100):
             for key, size in self.sizes(keys[done : done + 100]).items():
-                result = self.read(key, size)
+                result = self.read(key, size, renewed=False)
                 if isinstance(result, Hit):
                     report.pages += 1
                     report.bytes += size
@@ -404,6 +429,8 @@ class RemoteTier(_Tier):
                     report.damaged.append((key, f"remote: {result.reason}"))
             if progress is not None:
                 progress(min(done + 100, len(keys)), len(keys))
+        if self._lost:
+            report.unread.append(f"the remote tier {self._server} does not answer")
 
     def remove(self, keys: Collection[str]) -> None:
         """Remove pages; where the server is lost they stay, and are of no use to anybody else."""
@@ -421,11 +448,12 @@ class RemoteTier(_Tier):
         """As LMCache's own Redis adapter names an object."""
         return f"{_MODEL}@{0:08x}@{0:x}@{key}@{self._salt}"
 
-    def _fetched(self, key: str) -> bytes | None:
-        """The value of a key, which is kept for longer now; None where there is none, or what is there is no string."""
+    def _fetched(self, key: str, renewed: bool) -> bytes | None:
+        """The value of a key; None where there is none, or what is there is no string."""
         pipeline = self._client.pipeline(transaction=False)
         pipeline.get(self._name(key))
-        pipeline.expire(self._name(key), self._keep_s)
+        if renewed:
+            pipeline.expire(self._name(key), self._keep_s)
         value = pipeline.execute(raise_on_error=False)[0]
         return value if isinstance(value, bytes) else None
 
@@ -471,6 +499,9 @@ class _Room:
         if key not in self._places:
             self._places[key] = _padded(size)
             self.bytes += _padded(size)
+
+    def bytes_of(self, keys: Collection[str]) -> int:
+        return sum(self._places.get(key, 0) for key in keys)
 
     def free(self, key: str) -> None:
         self.bytes -= self._places.pop(key, 0)
@@ -544,8 +575,8 @@ class LMCacheStore:
     # ---- the store's interface --------------------------------------------------------------------------------------
 
     def put(self, pages: Sequence[Page], *, bulk: bool = False) -> dict[str, Stored | NotStored]:
-        """Write pages to disk, then give them to LMCache, which brings them to the remote tier; what is `bulk`, or
-        finds no room in memory, goes there at once.
+        """Write pages to disk, then give them to LMCache, which brings them to the remote tier; what finds no room
+        in memory goes there past it, and what is `bulk` before this returns.
 
         The answers are the disk's.
         """
@@ -556,9 +587,10 @@ class LMCacheStore:
         latest = {page.key: page for page in pages}
         for key in latest:
             self._forget(manager, key)
-        past = [page for page in latest.values() if bulk or not self._keep(manager, page)]
-        if remote is not None:
-            remote.store({page.key: page.buffer for page in past})
+        until = time.monotonic() + _LEAVING_S
+        past = {page.key: page.buffer for page in latest.values() if bulk or not self._keep(manager, page, until)}
+        if remote is not None and past:
+            remote.store(past) if bulk else remote.store_later(past)
         return results
 
     def get(self, keys: Sequence[str]) -> dict[str, Hit | Miss]:
@@ -581,6 +613,7 @@ class LMCacheStore:
             self._stat.hits += in_memory
             self._stat.misses += len(unique) - in_memory
         self._files.touch(results)
+        self._renew(results)
         self._keep_files(results)
         missing = [key for key in unique if key not in results]
         results |= self._from_below(manager, missing) if missing else {}
@@ -590,10 +623,10 @@ class LMCacheStore:
         return {key: results[key] for key in unique}
 
     def prefetch(self, keys: Sequence[str]) -> None:
-        """Begin to bring pages into memory; return at once. A `get` for one of them waits for it.
+        """Begin to bring pages into memory, as far as it has room to spare; return at once.
 
-        It is told that such a page came from the tier it was brought from. Pages that nobody asks for until the next
-        call are the first to make room.
+        The first `get` for one of them waits for it, and is told that it came from the tier it was brought from. Pages
+        that nobody asks for until the next call are the first to make room.
         """
         manager = self._manager(wait=False)
         if manager is None:
@@ -644,6 +677,7 @@ class LMCacheStore:
                 if key in self._held:
                     self._held.move_to_end(key)
         self._files.touch(keys)
+        self._renew(keys)
 
     def delete(self, keys: Iterable[str]) -> int:
         """Remove pages from every tier; return how many there were in memory or on disk."""
@@ -779,6 +813,20 @@ class LMCacheStore:
             self._leaving.discard(key)
         return page
 
+    def _all_arrived(
+        self, manager: StorageManager, loads: Sequence[_Load], asked: bool = True
+    ) -> dict[str, Page | None]:
+        """`_arrived` of several. Who is interrupted while waiting leaves no place taken for ever."""
+        pages: dict[str, Page | None] = {}
+        try:
+            for load in loads:
+                pages[load.key] = self._arrived(manager, load, asked)
+        except BaseException:
+            with self._lock:
+                self._late += [load for load in loads if load in self._loads.get(load.key, ())]
+            raise
+        return pages
+
     def _ended(self, manager: StorageManager, load: _Load) -> bool:
         """Whether a load that has ended brought its page, which is then locked. Call with the lock, once."""
         key = load.key
@@ -823,15 +871,14 @@ class LMCacheStore:
                 if self._closed:
                     return
                 known = key in self._held or key in self._coming or self._taken(key)
-                if not known and self._make_room(manager, key, size):
+                if not known and self._make_room(manager, key, size, 0.0, guessed=True):
                     self._coming[key] = self._submit(manager, key, size, tier)
 
     def _await(self, manager: StorageManager, keys: Iterable[str]) -> None:
         """Wait for those of `keys` that `prefetch` began to load."""
         with self._lock:
             coming = [self._coming.pop(key) for key in keys if key in self._coming]
-        for load in coming:
-            self._arrived(manager, load, asked=False)
+        self._all_arrived(manager, coming, asked=False)
 
     def _no_more_awaited(self, manager: StorageManager) -> None:
         """What `prefetch` brought and nobody asked for becomes the least recently used."""
@@ -849,14 +896,21 @@ class LMCacheStore:
         results |= self._files.get([key for key in keys if key not in results])
         remote = self._remote()
         missing = [key for key, result in results.items() if isinstance(result, Miss)]
-        if remote is None or not missing:
+        if remote is None:
             return results
         sizes = remote.sizes(missing)
         far = self._loaded(manager, sizes, "remote")
         far |= {key: remote.read(key, size) for key, size in sizes.items() if key not in far}
         self._keep_files(far)
         damaged = {key for key in missing if isinstance(result := results[key], Miss) and result.damaged}
+        self._renew(key for key, result in results.items() if isinstance(result, Hit))
         return results | {key: r for key, r in far.items() if isinstance(r, Hit) or key not in damaged}
+
+    def _renew(self, keys: Iterable[str]) -> None:
+        """Let the remote tier know that pages were used which did not come from there."""
+        remote = self._remote()
+        if remote is not None:
+            remote.renew(keys)
 
     def _keep_files(self, results: dict[str, Hit | Miss]) -> None:
         """Write files of what came from the remote tier."""
@@ -866,18 +920,19 @@ class LMCacheStore:
 
     def _loaded(self, manager: StorageManager, sizes: dict[str, int], tier: str) -> dict[str, Hit | Miss]:
         """What LMCache brings into memory of pages of these sizes; nothing of those that it has no room for."""
+        until = time.monotonic() + _LEAVING_S
         loads = []
         for key, size in sizes.items():
             with self._lock:
-                if not self._taken(key) and self._make_room(manager, key, size):
+                if not self._taken(key) and self._make_room(manager, key, size, until):
                     loads.append(self._submit(manager, key, size, tier))
         results: dict[str, Hit | Miss] = {}
-        for load in loads:
-            page, trouble = self._arrived(manager, load), self._trouble(load.key)
+        for key, page in self._all_arrived(manager, loads).items():
+            trouble = self._trouble(key)
             if page is not None:
-                results[load.key] = Hit(page, tier, page.nbytes)
+                results[key] = Hit(page, tier, page.nbytes)
             elif trouble is not None:
-                results[load.key] = trouble
+                results[key] = trouble
         return results
 
     def _trouble(self, key: str) -> Miss | None:
@@ -887,14 +942,14 @@ class LMCacheStore:
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
-    def _keep(self, manager: StorageManager, page: Page) -> bool:
+    def _keep(self, manager: StorageManager, page: Page, until: float) -> bool:
         """Copy a page into the pool, from where LMCache brings it to the tiers below; whether there was room."""
         name = object_key(page.key, self._salt)
         files = self._tiers["FileTier"]
         assert isinstance(files, FileTier)
         with self._lock:
             place = None
-            if page.key not in self._room and self._make_room(manager, page.key, page.nbytes):
+            if page.key not in self._room and self._make_room(manager, page.key, page.nbytes, until):
                 place = manager.reserve_write([name], _layout(page.nbytes)).get(name)
             if place is None:  # larger than the pool; what it replaces is in use; or the room is in pieces
                 self._stat.not_kept += 1
@@ -905,21 +960,28 @@ class LMCacheStore:
             self._arrived(manager, self._submit(manager, page.key, page.nbytes, "memory"))
         return True
 
-    def _make_room(self, manager: StorageManager, key: str, size: int) -> bool:
-        """Evict what was used least recently, until a page has room; False if it cannot have any."""
-        until = time.monotonic() + _LEAVING_S
+    def _make_room(self, manager: StorageManager, key: str, size: int, until: float, guessed: bool = False) -> bool:
+        """Evict what was used least recently, until a page has room; False if it cannot have any.
+
+        What is `guessed` takes the place of nothing that was asked for. Until the time `until` room is waited for that
+        LMCache is about to give back.
+        """
+        needed = _padded(size)
         with self._lock:
             self._settle(manager)
-            while key not in self._room and self._room.bytes + _padded(size) > self._budget:
-                if self._leaving and time.monotonic() < until:
+            while key not in self._room and self._room.bytes + needed > self._budget:
+                leaving = self._room.bytes_of(self._leaving)
+                if leaving and self._room.bytes - leaving + needed <= self._budget:
+                    if time.monotonic() >= until:
+                        return False
                     time.sleep(0.001)
                     self._settle(manager)
                     continue
-                if not self._held:
-                    self._no_more_awaited(manager)
-                if _padded(size) > self._budget or not self._held:
+                self._no_more_awaited(manager)
+                goes = next((key for key in self._held if not guessed or key in self._unasked), None)
+                if needed > self._budget or goes is None:
                     return False
-                self._forget(manager, next(iter(self._held)))
+                self._forget(manager, goes)
                 self._stat.evicted += 1
         return True
 
@@ -963,7 +1025,7 @@ def _untouched_memory() -> Iterator[None]:
     """
 
     def allocate(size: int) -> tuple[torch.Tensor, int]:
-        pool = mmap.mmap(-1, size)
+        pool = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with suppress(OSError):  # a kernel without them; with them, what is loaded first is loaded twice as fast
                 pool.madvise(mmap.MADV_HUGEPAGE)

@@ -14,9 +14,9 @@ class TieredStore:
     """A `PageStore` of a memory tier in front of a file tier.
 
     `get` looks in memory first, reads the rest from disk and promotes it; `put` writes through. `prefetch` loads into
-    memory in the background; the first `get` for such a key waits for it instead of reading it again, and is told that
-    it came from disk. Memory hits count as use of the file too, so what is hot in memory is not the first to be evicted
-    from disk.
+    memory in the background, where nothing has to go for it but what was prefetched in vain; the first `get` for such a
+    key waits for it instead of reading it again, and is told that it came from disk. Memory hits count as use of the
+    file too, so what is hot in memory is not the first to be evicted from disk.
 
     Parameters
     ----------
@@ -76,17 +76,21 @@ class TieredStore:
         return {key: results[key] for key in keys}
 
     def prefetch(self, keys: Sequence[str]) -> None:
-        """Begin to load pages into memory; return at once."""
-        if not self._memory.stat()[0].budget:
+        """Begin to load pages into memory, as far as that has room to spare; return at once."""
+        budget = self._memory.stat()[0].budget or 0
+        if not budget:
             self._files.prefetch(keys)
             return
-        present = self._memory.contains(keys)
         with self._lock:
-            for key in self._unasked.keys() - self._memory.contains(self._unasked):
-                if self._unasked[key] is None:  # evicted
-                    del self._unasked[key]
-            for key in keys:
-                if key not in present and key not in self._on_the_way:
+            held = self._memory.contains([*keys, *self._unasked])
+            self._unasked = {key: why for key, why in self._unasked.items() if why is not None or key in held}
+            wanted = [key for key in dict.fromkeys(keys) if key not in held and key not in self._on_the_way]
+            coming = sum(size for _, size in self._files.locate(self._on_the_way).values())
+            for key, (_, size) in self._files.locate(wanted).items():
+                if self._memory.stat()[0].bytes + coming + size > budget:
+                    self._memory.delete([key for key, why in self._unasked.items() if why is None])
+                if self._memory.stat()[0].bytes + coming + size <= budget:
+                    coming += size
                     self._on_the_way[key] = self._pool.submit(self._load, key)
 
     def contains(self, keys: Iterable[str]) -> set[str]:

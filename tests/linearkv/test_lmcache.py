@@ -15,7 +15,18 @@ import pytest
 import torch
 
 from linearkv import Engine, Settings
-from linearkv.cache import FileStore, Hit, Miss, NotStored, Stored, TieredStore, encode, lmcache_version, open_pages
+from linearkv.cache import (
+    FileStore,
+    Hit,
+    Miss,
+    NotStored,
+    Stored,
+    TieredStore,
+    encode,
+    lmcache_version,
+    open_pages,
+    server_name,
+)
 from linearkv.errors import LinearKVError
 
 lmcache_store = pytest.importorskip("linearkv.cache.lmcache_store", reason="LMCache is not installed")
@@ -213,6 +224,26 @@ def test_a_memory_full_of_what_nobody_asked_for_has_room(folder, opened):
     assert [number_in(get(store, number)) for number in (7, 6)] == [7, 6]
     assert [get(store, number).tier for number in (7, 6)] == ["memory", "memory"]
     assert [number_in(get(store, number)) for number in range(8)] == list(range(8))
+
+
+def test_who_is_interrupted_leaves_no_place_taken(folder, opened, monkeypatch):
+    opened(folder).put([page(number) for number in range(12)], bulk=True)
+    store = opened(folder, memory_bytes=6 * 24 * KIB)
+    manager = store._manager()
+    wait = manager.wait_prefetch_status
+
+    def interrupted(handle, seconds):
+        monkeypatch.setattr(manager, "wait_prefetch_status", wait)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(manager, "wait_prefetch_status", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.get([key_of(number) for number in range(6)])
+    time.sleep(0.3)
+    assert {result.tier for result in store.get([key_of(number) for number in range(6, 12)]).values()} == {"disk"}
+    assert {result.tier for result in store.get([key_of(number) for number in range(6, 12)]).values()} == {"memory"}
+    assert room_is_told_right(store)
+    assert not store._loads
 
 
 def test_what_is_prefetched_when_a_store_closes_is_no_error(folder, opened, caplog):
@@ -646,6 +677,52 @@ def test_the_remote_tier_keeps_a_page_for_days_after_its_last_use(tmp_path, open
     assert 2 * 86400 < client.ttl(name) <= 5 * 86400
 
 
+def test_a_page_that_is_used_from_disk_or_memory_is_kept_remotely_too(tmp_path, opened, server):
+    store = opened(tmp_path / "here", remote=server.url)
+    store.put([page(1), page(2)], bulk=True)
+    client = server.client()
+    for name in client.scan_iter():
+        client.expire(name, 100)
+    get(store, 1)
+    store.touch([key_of(2)])
+    until = time.monotonic() + 10
+    while min(map(client.ttl, client.scan_iter())) <= 100 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert min(map(client.ttl, client.scan_iter())) > 100
+
+
+def test_verifying_keeps_no_page_for_longer_and_says_what_it_could_not_ask(tmp_path, opened, server):
+    store = opened(tmp_path / "here", remote=server.url)
+    store.put([page(1)], bulk=True)
+    client = server.client()
+    (name,) = client.scan_iter()
+    client.expire(name, 100)
+    assert (store.verify().pages, store.verify().unread) == (2, [])
+    assert 0 < client.ttl(name) <= 100
+    server.stop()
+    (unread,) = store.verify().unread
+    assert f"127.0.0.1:{server.port} does not answer" in unread
+
+
+def test_a_question_does_not_wait_for_the_remote_tier_to_take_pages(folder, opened, server, monkeypatch):
+    store = opened(folder, memory_bytes=64 * KIB, remote=server.url)
+    tier = store._remote()
+    taken, going = tier.store, threading.Event()
+
+    def slow(buffers):
+        assert going.wait(20)
+        return taken(buffers)
+
+    monkeypatch.setattr(tier, "store", slow)
+    store.put([page(1, size=200 * KIB)])  # returns, though nothing goes
+    assert server.client().dbsize() == 0
+    going.set()
+    until = time.monotonic() + 10
+    while server.client().dbsize() < 1 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert server.client().dbsize() == 1
+
+
 def test_the_remote_tier_is_verified_too(tmp_path, opened, server):
     opened(tmp_path / "other", secret=OTHER, remote=server.url).put([page(1, secret=OTHER)], bulk=True)
     store = opened(tmp_path / "here", remote=server.url)
@@ -661,6 +738,22 @@ def test_the_remote_tier_is_verified_too(tmp_path, opened, server):
     assert told[-1] == (3, 3)
     assert (client.exists(name), client.dbsize()) == (0, 3)
     assert store.verify().clean
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("redis://host", "host"),
+        ("redis://user:pass@host:6380/2?ssl=x", "host:6380"),
+        ("unix:///run/redis.sock", "/run/redis.sock"),
+        ("redis://user:hunt/er2@host", "an address that is none"),
+        ("redis://user:hunt#er2@host", "an address that is none"),
+        ("redis://user:hu[nt]er2@host", "an address that is none"),
+        ("redis://host:port", "an address that is none"),
+    ],
+)
+def test_of_an_address_only_the_server_is_shown(url, name):
+    assert server_name(url) == name
 
 
 @pytest.mark.parametrize("address", ["localhost:6379", "http://host", "redis://:se/cret@host", "redis://host:port"])

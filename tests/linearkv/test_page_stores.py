@@ -1172,6 +1172,37 @@ def test_damage_that_was_found_ahead_is_told_to_who_asks(folder, backend):
     store.close()
 
 
+@pytest.mark.parametrize("backend", ["files", "lmcache"])
+def test_nothing_that_was_asked_for_goes_for_what_is_only_likely(folder, backend):
+    store = open_pages(folder, SECRET, memory_bytes=4 * PAGE_BYTES, disk_bytes=None, backend=backend)
+    store.put([page(number) for number in range(10)], bulk=True)
+    asked = [key_of(number) for number in range(4)]
+    store.get(asked)
+    for _ in range(3):
+        store.prefetch([key_of(number) for number in range(4, 10)])
+        time.sleep(0.1)
+        assert all(result.tier == "memory" for result in store.get(asked).values())
+    assert store.stat()[1].bytes_loaded == 4 * page(0).nbytes
+    store.close()
+
+
+@pytest.mark.parametrize("backend", ["files", "lmcache"])
+def test_what_was_likely_in_vain_goes_for_what_is_likely_now(folder, backend):
+    store = open_pages(folder, SECRET, memory_bytes=4 * PAGE_BYTES, disk_bytes=None, backend=backend)
+    store.put([page(number) for number in range(10)], bulk=True)
+    store.get([key_of(0), key_of(1)])
+    for first in (2, 4, 6):
+        keys = [key_of(first), key_of(first + 1)]
+        store.prefetch(keys)
+        until = time.monotonic() + 10
+        while store.stat()[1].hits < first + 2 and time.monotonic() < until:
+            time.sleep(0.01)
+    assert {result.tier for result in store.get(keys).values()} == {"disk"}, "told to be from where it came"
+    assert {result.tier for result in store.get([*keys, key_of(0), key_of(1)]).values()} == {"memory"}
+    assert store.stat()[1].hits == 8
+    store.close()
+
+
 def test_without_memory_nothing_is_read_in_vain(folder):
     store = open_pages(folder, SECRET, memory_bytes=0, disk_bytes=1 << 20)
     store.put([page(1)])

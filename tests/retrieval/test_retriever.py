@@ -1,7 +1,6 @@
 import os
 import shutil
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -29,35 +28,17 @@ def reasons(report):
 
 def test_what_the_words_find_is_said_before_the_question_is_embedded(quick, write, monkeypatch):
     quick.sync(write({f"{n}.md": f"Locker {n} holds {what}.\n" for n, what in enumerate(("bolts", "plums", "lamps"))}))
-    said, told = [], threading.Event()
-
-    def say(hits):
-        said.append(hits)
-        told.set()
-
+    events = []
     embed = quick.embedder.encode_query
-
-    def embed_later(text):
-        assert told.wait(10), "said while the question is embedded, not after"
-        return embed(text)
-
-    monkeypatch.setattr(quick.embedder, "encode_query", embed_later)
-    found = quick.search("Who has the plums and the lamps?", 3, on_likely=say)
-    assert set(paths(said[0])) == {"1.md", "2.md"} <= set(paths(found))
-    assert {hit.chunk_id for hit in said[0]} <= {hit.chunk_id for hit in found}
-    told.clear()
-    quick.search("plums and lamps", 3, where={"path": "2.md"}, on_likely=say)
-    assert paths(said[1]) == ["2.md"]
-
-
-def test_trouble_with_what_is_likely_is_not_the_searchs(quick, write):
-    quick.sync(write({"a.md": "The plums are in locker nine.\n"}))
-
-    def fail(hits):
-        raise RuntimeError("no")
-
-    for _ in range(3):
-        assert paths(quick.search("plums", 1, on_likely=fail)) == ["a.md"]
+    monkeypatch.setattr(quick.embedder, "encode_query", lambda text: (events.append("embedded"), embed(text))[1])
+    found = quick.search("Who has the plums and the lamps?", 3, on_likely=events.append)
+    likely, embedded = events
+    assert embedded == "embedded"
+    assert set(paths(likely)) == {"1.md", "2.md"}
+    assert {hit.chunk_id for hit in likely} <= {hit.chunk_id for hit in found}
+    events.clear()
+    quick.search("plums and lamps", 3, where={"path": "2.md"}, on_likely=events.append)
+    assert events == ["embedded"]
 
 
 def test_files_with_one_name_in_different_folders_stay_apart(real, write):
