@@ -341,18 +341,8 @@ class Engine:
                 f"nothing is indexed in {self.store} for tenant {self.tenant!r}: run linearkv "
                 + ("repair, there are records of documents" if self._records.count() else "index first")
             )
-        begun = time.perf_counter()
-
-        def prefetch(likely: list[Hit]) -> None:
-            nonlocal begun
-            self.states.prefetch(map(self._chunk_tokens, likely))
-            begun = time.perf_counter()
-
-        ahead = mode == "composed" and restore != "never" and self.states.may_prefetch
-        found = self._retriever.search(question, k, where=where, on_likely=prefetch if ahead else None)
-        ended = time.perf_counter()
-        self.states.planner.retrieve.saw(1, ended - begun)
-        retrieve_s = ended - started
+        found = self.search(question, k, where=where)
+        retrieve_s = time.perf_counter() - started
         return AnswerStream(
             self.model,
             self.prompt,

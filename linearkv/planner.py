@@ -27,7 +27,6 @@ TRY_AGAIN = 16
 ROOM = 16 << 20
 """Bytes that must be free on the disk for rates to be kept."""
 IN_MEMORY = "memory"
-RATES = ("prefill", "indexing", "compose", "retrieve")
 
 
 class Located(NamedTuple):
@@ -76,7 +75,6 @@ class Planner:
         prefill: tokens of the few chunks, or the one prompt, of a question.
         indexing: tokens of many chunks at a time; stands in for `prefill` until that was seen.
         compose: chunks.
-        retrieve: questions.
         load: bytes, by tier; from memory to the device under `memory`, which every stored state goes through.
         file, machine: where the rates are kept and what they are of; nowhere if None.
     """
@@ -84,7 +82,6 @@ class Planner:
     prefill: Rate = field(default_factory=Rate)
     indexing: Rate = field(default_factory=Rate)
     compose: Rate = field(default_factory=Rate)
-    retrieve: Rate = field(default_factory=Rate)
     load: dict[str, Rate] = field(default_factory=dict)
     file: Path | None = None
     machine: str = ""
@@ -128,11 +125,6 @@ class Planner:
         why = f"{len(recompute)} of {len(chunks)} stored states take longer to read than to compute"
         return Choice(recompute, False, why)
 
-    def loaded_meanwhile(self, tier: str) -> float:
-        """Bytes that come from a tier while a question is retrieved for; 0 as long as either was never timed."""
-        load, seconds = self.load.get(tier), self.retrieve.takes(1)
-        return load.amount / load.seconds * seconds if load is not None and load.seconds and seconds else 0.0
-
     def _prefilling(self, tokens: int) -> float | None:
         seconds = self.prefill.takes(tokens)
         return self.indexing.takes(tokens) if seconds is None else seconds
@@ -146,7 +138,7 @@ class Planner:
         """Keeps the rates for the next process on this machine; a hint, so a disk that refuses it is no error."""
         if self.file is None:
             return
-        rates = {name: getattr(self, name) for name in RATES}
+        rates = {"prefill": self.prefill, "indexing": self.indexing, "compose": self.compose}
         rates |= {f"load {tier}": rate for tier, rate in dict(self.load).items()}
         text = json.dumps(
             {"machine": self.machine, "rates": {name: [r.amount, r.seconds] for name, r in rates.items()}}
@@ -178,7 +170,7 @@ class Planner:
                 return planner
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return planner  # no speeds yet; they are measured again
-        for name in RATES:
+        for name in ("prefill", "indexing", "compose"):
             setattr(planner, name, rates.pop(name, Rate()))
         planner.load = {name.removeprefix("load "): rate for name, rate in rates.items() if name.startswith("load ")}
         return planner

@@ -134,31 +134,6 @@ class StateCache:
         ]
         return self.planner.choose(located, before)
 
-    @property
-    def may_prefetch(self) -> bool:
-        """Whether at least one state is read from disk in the time that retrieval takes."""
-        return any(
-            0 < tier.bytes <= self.planner.loaded_meanwhile(tier.tier) * tier.pages
-            for tier in self.pages.stat()
-            if tier.tier == "disk"
-        )
-
-    def prefetch(self, chunks: Iterable[ChunkTokens]) -> None:
-        """Begin to bring states of `chunks`, which are likely to be asked for, from disk into memory; return at once.
-
-        The first of them, as many as are read in the time that retrieval takes: what is read in vain delays nothing.
-        """
-        keys = dict.fromkeys(self.key(chunk.token_ids) for chunk in chunks)
-        located = self.pages.locate(keys.keys() - self._on_device.contains(keys))
-        room = self.planner.loaded_meanwhile("disk")
-        wanted = []
-        for key in keys:
-            tier, size = located.get(key, ("", 0))
-            if tier == "disk" and size <= room:
-                room -= size
-                wanted.append(key)
-        self.pages.prefetch(wanted)
-
     def restore(self, chunks: Sequence[ChunkTokens], recompute: Collection[int] = ()) -> Restored:
         """States of `chunks` on the model's device, from the fastest tier that has them.
 
@@ -172,7 +147,7 @@ class StateCache:
         self.pages.touch(here)  # what is used here is not the first to go from behind
         started = time.perf_counter()
         found = self.pages.get([key for key in wanted if key not in here])
-        loaded: dict[str, int] = {}  # less what `prefetch` saved: what a tier costs is what is waited for
+        loaded: dict[str, int] = {}
         for hit in found.values():
             if isinstance(hit, Hit) and hit.bytes_loaded:
                 loaded[hit.tier] = loaded.get(hit.tier, 0) + hit.bytes_loaded

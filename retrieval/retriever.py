@@ -104,20 +104,11 @@ class Retriever:
 
     # ---- search --------------------------------------------------------------------------------------------------
 
-    def search(
-        self,
-        query: str,
-        k: int = 6,
-        *,
-        where: dict[str, Any] | None = None,
-        on_likely: Callable[[list[Hit]], None] | None = None,
-    ) -> list[Hit]:
+    def search(self, query: str, k: int = 6, *, where: dict[str, Any] | None = None) -> list[Hit]:
         """The k best distinct chunks, best first; fewer if there are fewer, none for a blank question.
 
         where: what documents must have, by metadata key: a value, or a list of which one must match; a list in the
         metadata matches by any of its entries. The key ``path`` matches a document, or all of a folder or file.
-        on_likely: called, before the question is embedded, with the k chunks that its words alone find best: about half
-        of the result. Not called with ``where``, since what that allows takes longer to find than it would save.
         """
         if k < 1:
             raise ValueError(f"k is {k}; ask for at least one chunk")
@@ -125,11 +116,6 @@ class Retriever:
         if not query.strip():
             return []
         self._require_embedder()
-        if on_likely is not None and where is None:
-            with self.store.reading(), self._index_guard:
-                words = self.store.lexical(query, k, self._fresh_index().ids)
-                likely = [self._hit(key, 0.0, None, at, None) for at, key in enumerate(words)]
-            on_likely(likely)
         question = self.embedder.encode_query(query)
         with self.store.reading(), self._index_guard:
             index = self._fresh_index()

@@ -53,43 +53,6 @@ def test_an_answer_says_what_was_reused(open_engine, corpus):
     assert full.cache.reuse == 0 and composed.cache.reuse > 0.8
 
 
-@pytest.mark.parametrize("cache", ["files", "lmcache"])
-def test_states_are_on_their_way_while_the_question_is_embedded(open_engine, corpus, monkeypatch, cache):
-    if cache == "lmcache":
-        pytest.importorskip("lmcache", reason="LMCache is not installed")
-    plain = open_engine(settings={"cache": cache})
-    plain.index(corpus)
-    expected = plain.query(QUESTION, k=4, max_new_tokens=8)
-    plain.close()
-    engine = open_engine(settings={"cache": cache})
-    engine.states.pages.get(["0" * 64])  # what opens in the background is open
-    embed = engine._retriever.embedder.encode_query
-
-    def embed_later(text):
-        until = time.monotonic() + 10
-        while engine.states.pages.stat()[1].hits == 0 and time.monotonic() < until:
-            time.sleep(0.005)
-        assert engine.states.pages.stat()[1].hits > 0, "nothing was read while the question was embedded"
-        return embed(text)
-
-    monkeypatch.setattr(engine._retriever.embedder, "encode_query", embed_later)
-    answer = engine.query(QUESTION, k=4, max_new_tokens=8)
-    assert answer.text == expected.text
-    assert (answer.cache.tiers, answer.cache.bytes_loaded) == ({"disk": 4}, expected.cache.bytes_loaded)
-    monkeypatch.undo()
-    again = engine.query(QUESTION, k=4, max_new_tokens=8)
-    assert (again.cache.tiers, again.cache.bytes_loaded) == ({"memory": 4}, 0)
-
-
-def test_nothing_is_brought_ahead_where_nothing_will_be_restored(open_engine, corpus):
-    engine = open_engine()
-    engine.index(corpus)
-    engine.query(QUESTION, k=4, mode="full", max_new_tokens=1)
-    engine.query(QUESTION, k=4, restore="never", max_new_tokens=1)
-    engine.close()
-    assert [tier.bytes_loaded for tier in engine.states.pages.stat()] == [0, 0]
-
-
 def test_sources_name_document_heading_and_lines(open_engine, corpus):
     engine = open_engine()
     engine.index(corpus)

@@ -26,21 +26,6 @@ def reasons(report):
 # ---- searching with the default embedder ----------------------------------------------------------------------------
 
 
-def test_what_the_words_find_is_said_before_the_question_is_embedded(quick, write, monkeypatch):
-    quick.sync(write({f"{n}.md": f"Locker {n} holds {what}.\n" for n, what in enumerate(("bolts", "plums", "lamps"))}))
-    events = []
-    embed = quick.embedder.encode_query
-    monkeypatch.setattr(quick.embedder, "encode_query", lambda text: (events.append("embedded"), embed(text))[1])
-    found = quick.search("Who has the plums and the lamps?", 3, on_likely=events.append)
-    likely, embedded = events
-    assert embedded == "embedded"
-    assert set(paths(likely)) == {"1.md", "2.md"}
-    assert {hit.chunk_id for hit in likely} <= {hit.chunk_id for hit in found}
-    events.clear()
-    quick.search("plums and lamps", 3, where={"path": "2.md"}, on_likely=events.append)
-    assert events == ["embedded"]
-
-
 def test_files_with_one_name_in_different_folders_stay_apart(real, write):
     corpus = write(
         {
