@@ -813,19 +813,15 @@ class LMCacheStore:
             self._leaving.discard(key)
         return page
 
-    def _all_arrived(
-        self, manager: StorageManager, loads: Sequence[_Load], asked: bool = True
-    ) -> dict[str, Page | None]:
-        """`_arrived` of several. Who is interrupted while waiting leaves no place taken for ever."""
-        pages: dict[str, Page | None] = {}
+    @contextmanager
+    def _given_up(self, loads: Sequence[_Load]) -> Iterator[None]:
+        """Who is interrupted while waiting for `loads` leaves no place taken for ever."""
         try:
-            for load in loads:
-                pages[load.key] = self._arrived(manager, load, asked)
+            yield
         except BaseException:
             with self._lock:
                 self._late += [load for load in loads if load in self._loads.get(load.key, ())]
             raise
-        return pages
 
     def _ended(self, manager: StorageManager, load: _Load) -> bool:
         """Whether a load that has ended brought its page, which is then locked. Call with the lock, once."""
@@ -878,7 +874,9 @@ class LMCacheStore:
         """Wait for those of `keys` that `prefetch` began to load."""
         with self._lock:
             coming = [self._coming.pop(key) for key in keys if key in self._coming]
-        self._all_arrived(manager, coming, asked=False)
+        with self._given_up(coming):
+            for load in coming:
+                self._arrived(manager, load, asked=False)
 
     def _no_more_awaited(self, manager: StorageManager) -> None:
         """What `prefetch` brought and nobody asked for becomes the least recently used."""
@@ -921,13 +919,15 @@ class LMCacheStore:
     def _loaded(self, manager: StorageManager, sizes: dict[str, int], tier: str) -> dict[str, Hit | Miss]:
         """What LMCache brings into memory of pages of these sizes; nothing of those that it has no room for."""
         until = time.monotonic() + _LEAVING_S
-        loads = []
-        for key, size in sizes.items():
-            with self._lock:
-                if not self._taken(key) and self._make_room(manager, key, size, until):
-                    loads.append(self._submit(manager, key, size, tier))
+        loads: list[_Load] = []
+        with self._given_up(loads):
+            for key, size in sizes.items():
+                with self._lock:
+                    if not self._taken(key) and self._make_room(manager, key, size, until):
+                        loads.append(self._submit(manager, key, size, tier))
+            pages = {load.key: self._arrived(manager, load) for load in loads}
         results: dict[str, Hit | Miss] = {}
-        for key, page in self._all_arrived(manager, loads).items():
+        for key, page in pages.items():
             trouble = self._trouble(key)
             if page is not None:
                 results[key] = Hit(page, tier, page.nbytes)
