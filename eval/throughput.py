@@ -5,8 +5,10 @@
 Every round measures every way once, in turn, over the same pages, so that ratios are of one moment: each is the median
 over rounds of seconds divided by those of plain reads in that round. What checking takes is the MACs of the same pages
 in memory. Parsing with it less parsing without it would be more: pages as large as the processor's cache are parsed
-slower after anything that has read them, and a read from disk has. Needs `redis-server` on the path for the remote
-tier; without it that row is left out.
+slower after anything that has read them, and a read from disk has. Plain reads go into fresh memory, as a store's
+first reads must; into memory that was used before, as in a store that has been full for a while, they are faster, and
+checking is more of them: that ratio is told beside. Needs `redis-server` on the path for the remote tier; without it
+that row is left out.
 
 Exits with 1 unless checking takes less than 15% of a plain warm read, both in one thread (stores read and check in
 several), and a hit in memory less than a check would, so that it has none.
@@ -65,6 +67,13 @@ def plain_read(files: list[Path]) -> None:
         kept.append(buffer)
 
 
+def read_again(files: list[Path], memory: bytearray) -> None:
+    """All bytes, each file into the same memory."""
+    for file in files:
+        with file.open("rb", buffering=0) as opened:
+            assert opened.readinto(memory) == file.stat().st_size
+
+
 def measure(pages: list[Page], rounds: int, root: str) -> dict[str, Any]:
     """Seconds by way and round."""
     keys, total = [page.key for page in pages], sum(page.nbytes for page in pages)
@@ -72,6 +81,7 @@ def measure(pages: list[Page], rounds: int, root: str) -> dict[str, Any]:
     room = total + total // 4 + (64 << 20)
     options: dict[str, Any] = {"disk_bytes": None, "memory_bytes": room}
     seconds: dict[str, list[float]] = {}
+    used = bytearray(max(page.nbytes for page in pages))
     with redis_server(Path(root)) as server:
         url = None if server is None else server.url
         stores: dict[str, PageStore] = {
@@ -98,6 +108,7 @@ def measure(pages: list[Page], rounds: int, root: str) -> dict[str, Any]:
 
         for number in range(rounds + 1):
             timed("plain reads, warm", lambda: plain_read(files))
+            timed("plain reads, warm, used memory", lambda: read_again(files, used))
             for name, backend in (("LinearKV alone", "files"), ("LMCache", "lmcache")):
                 fresh = open_pages(folder, SECRET, backend=backend, **options)
                 fresh.get(["f" * 64])  # whatever is opened at first use is open
@@ -140,7 +151,8 @@ def summarised(result: dict[str, Any]) -> dict[str, float]:
         name: ratio(taken, seconds["plain reads, cold" if "cold" in name else "plain reads, warm"])
         for name, taken in seconds.items()
     }
-    ratios["check / plain read, warm"] = ratio(seconds["check"], seconds["plain reads, warm"])
+    for name in ("plain reads, warm", "plain reads, warm, used memory"):
+        ratios[f"check / {name.replace('reads', 'read')}"] = ratio(seconds["check"], seconds[name])
     for store in ("LinearKV alone", "LMCache"):
         ratios[f"memory / check, {store}"] = ratio(seconds[f"memory, {store}"], seconds["check"])
     return ratios

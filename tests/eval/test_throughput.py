@@ -20,7 +20,14 @@ def test_every_way_is_measured_in_every_round(tmp_path, capsys):
     both = [
         f"{way}, {store}" for way in ("disk, warm", "disk, cold", "memory") for store in ("LinearKV alone", "LMCache")
     ]
-    others = ["plain reads, warm", "plain reads, cold", "parse and check", "check", "parse"]
+    others = [
+        "plain reads, warm",
+        "plain reads, warm, used memory",
+        "plain reads, cold",
+        "parse and check",
+        "check",
+        "parse",
+    ]
     remote = ["remote"] if shutil.which("redis-server") else []
     assert set(result["seconds"]) == {*both, *others, *remote}
     assert {len(rounds) for rounds in result["seconds"].values()} == {2}
@@ -32,6 +39,7 @@ def measured(check=0.1, memory=0.002):
     """Seconds of two rounds, the second on a machine twice as busy; a plain read takes one second."""
     ways = {
         "plain reads, warm": 1.0,
+        "plain reads, warm, used memory": 0.25,
         "check": check,
         "memory, LinearKV alone": memory,
         "memory, LMCache": memory,
@@ -63,6 +71,7 @@ def test_ratios_are_to_plain_reads_of_the_same_warmth():
     ratios = throughput.summarised(measured())
     assert ratios["disk, cold, LMCache"] == 3
     assert ratios["check"] == ratios["check / plain read, warm"] == pytest.approx(0.1)
+    assert ratios["check / plain read, warm, used memory"] == pytest.approx(0.4)
     assert ratios["memory / check, LMCache"] == pytest.approx(0.02)
 
 
