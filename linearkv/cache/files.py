@@ -422,7 +422,7 @@ class FileStore:
         self._read_into(descriptor, memoryview(head))
         page_format.check_head(head, found.st_size, key)
         if place is not None and place.numel() != found.st_size:
-            raise OSError(f"it has {found.st_size} bytes now and was expected with {place.numel()}")
+            raise FileNotFoundError(f"a page of {found.st_size} bytes, and no longer one of {place.numel()}")
         buffer = page_format.host_buffer(found.st_size) if place is None else place
         self._read_into(descriptor, raw_bytes(buffer))
         return buffer

@@ -427,6 +427,25 @@ def test_a_page_deleted_while_in_use_is_gone_and_its_user_sees_what_it_saw(folde
     assert number_in(get(store, 1)) == 1
 
 
+def test_a_page_replaced_by_one_of_another_size_while_it_is_loaded_is_read_anew(folder, opened, monkeypatch):
+    """By another process, between the question for its size and the reading."""
+    opened(folder).put([page(1)], bulk=True)
+    store = opened(folder)
+    store.get([key_of(9)])
+    files = store._files
+    read = files.get
+
+    def replaced_meanwhile(keys, into=None):
+        if into is not None:
+            monkeypatch.setattr(files, "get", read)
+            opened(folder).put([page(1, size=50 * KIB, value=7)], bulk=True)
+        return read(keys, into=into)
+
+    monkeypatch.setattr(files, "get", replaced_meanwhile)
+    result = get(store, 1)
+    assert (number_in(result), result.tier) == (7, "disk")
+
+
 def test_a_page_replaced_while_in_use_is_new_for_others(folder, opened):
     store = opened(folder)
     store.put([page(1)])
