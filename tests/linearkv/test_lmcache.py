@@ -28,6 +28,7 @@ from linearkv.cache import (
     server_name,
 )
 from linearkv.errors import LinearKVError
+from linearkv.verifying import verify_store
 
 lmcache_store = pytest.importorskip("linearkv.cache.lmcache_store", reason="LMCache is not installed")
 
@@ -890,3 +891,20 @@ def test_another_machine_indexes_without_prefilling_and_answers_alike(tiny_check
     assert (report.prefilled, report.reused) == (0, first.prefilled)
     assert again.text == answer.text
     assert set(again.cache.tiers) <= {"memory", "disk"}
+
+
+def test_verify_without_a_model_looks_at_the_remote_tier_too(tiny_checkpoint, corpus, tmp_path, server):
+    settings = Settings(chunk_tokens=256, remote=server.url)
+    shared = {"secret": SECRET, "settings": settings}
+    with Engine.open(tmp_path / "store", tiny_checkpoint("qwen3_5"), device="cpu", **shared) as engine:
+        chunks = engine.index(corpus).chunks
+    client = server.client()
+    client.setrange(next(client.scan_iter()), 5000, b"damage")
+    report = verify_store(tmp_path / "store", **shared)
+    (damaged,) = report.damaged
+    assert "remote: damaged" in damaged and not report.clean
+    assert report.pages >= 2 * chunks - 1
+    assert verify_store(tmp_path / "store", **shared).clean, "what was damaged there is gone"
+    server.stop()
+    (unread,) = verify_store(tmp_path / "store", **shared).unread
+    assert "does not answer" in unread
