@@ -214,8 +214,8 @@ def _tiers(settings: Any) -> str:
     tiers = [f"memory {size(settings.memory_budget)} (kept by {keeper})", f"disk {disk}"]
     if settings.device_budget:
         tiers.insert(0, f"device {size(settings.device_budget)}")
-    if settings.remote is not None:
-        tiers.append(f"remote {_remote(settings.remote.get_secret_value())}")
+    if settings.remote_url is not None:
+        tiers.append(f"remote {_remote(settings.remote_url)}")
     return ", then ".join(tiers)
 
 

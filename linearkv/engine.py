@@ -189,7 +189,7 @@ class Engine:
                 disk_bytes=settings.disk_budget,
                 read_only=read_only,
                 backend=settings.cache,
-                remote=None if settings.remote is None else settings.remote.get_secret_value(),
+                remote=settings.remote_url,
                 remote_days=settings.remote_days,
             )
             opening.callback(pages.close)

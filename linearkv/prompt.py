@@ -11,7 +11,6 @@ own text is encoded with control tokens.
 
 import json
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,6 @@ PRIMER = (
     "keeps a list of everyone who arrives on foot in winter.\n\n",
 )
 """Neutral chunks, as a prompt has them, to prefill others behind that will not stand first either."""
-KEPT_CHUNKS = 1024
-"""Chunks whose ids are remembered."""
 _SYSTEM, _DOCUMENTS, _QUESTION = "lkvSlotSystem", "lkvSlotDocuments", "lkvSlotQuestion"
 _PLAIN_TEMPLATE = f"{_SYSTEM}\n\nDocuments:\n\n{_DOCUMENTS}Question:{_QUESTION}\nAnswer:"
 
@@ -74,7 +71,6 @@ class PromptFormat:
         self._check_control_tokens_stay_text()
         before, between, ask, after = self._template_pieces()
         self.prefix_ids: list[int] = [*self._template_ids(before), *self.text_ids(system), *self._template_ids(between)]
-        self._chunk_ids = lru_cache(KEPT_CHUNKS)(lambda text: tuple(self.text_ids(text)))
         self.primer_ids: list[int] = [token for text in PRIMER for token in self.chunk_ids(text)]
         self._ask = self._template_ids(ask)
         self._after = self._template_ids(after)
@@ -82,7 +78,7 @@ class PromptFormat:
 
     def chunk_ids(self, rendered: str) -> list[int]:
         """Ids of one chunk, as it is written in the prompt, separator included."""
-        return list(self._chunk_ids(rendered))
+        return self.text_ids(rendered)
 
     def question_ids(self, question: str) -> list[int]:
         """Ids of everything after the last chunk: the question, the end of the turn, the start of the answer.

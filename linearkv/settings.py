@@ -76,6 +76,11 @@ class Settings(BaseSettings):
         default=False, description="Read files that links inside a corpus point to outside of it."
     )
 
+    @property
+    def remote_url(self) -> str | None:
+        """The remote tier's address, password and all."""
+        return None if self.remote is None else self.remote.get_secret_value()
+
     @field_validator("system_prompt")
     @classmethod
     def _text(cls, value: str) -> str:

@@ -37,7 +37,7 @@ def verify_store(
     settings = settings or Settings()
     opened = open_tenant(store, tenant, secret=secret, create=False)
     with ExitStack() as closing:
-        remote = None if settings.remote is None else settings.remote.get_secret_value()
+        remote = settings.remote_url
         pages = open_pages(
             opened.folder,
             opened.secret,
