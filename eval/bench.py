@@ -30,7 +30,7 @@ from transformers import AutoTokenizer
 from linearkv import ChunkTokens, Context, Engine, PrefixState, Settings, __version__, compose
 from linearkv.errors import LinearKVError
 from linearkv.kernels.compose import ORDERS
-from linearkv.models import GDNModel
+from linearkv.models import TransformersModel
 
 TIERS = ("device", "memory", "disk", "cold", "prefill")
 """Where chunk states are when a question comes: on the GPU; in memory; in files that the operating system may still
@@ -148,7 +148,7 @@ class BenchReport:
 
 
 def run_bench(
-    model: GDNModel,
+    model: TransformersModel,
     options: BenchOptions | None = None,
     *,
     tokenizer: Path | None = None,
@@ -167,7 +167,7 @@ def run_bench(
 
 
 def run_benches(
-    model: GDNModel,
+    model: TransformersModel,
     several: Sequence[BenchOptions],
     *,
     tokenizer: Path | None = None,
@@ -195,7 +195,7 @@ def run_benches(
             yield _measured(model, folder, options, bench, progress)
 
 
-def _room(model: GDNModel, several: Sequence[BenchOptions]) -> int:
+def _room(model: TransformersModel, several: Sequence[BenchOptions]) -> int:
     """Bytes of memory that the states of all these chunks fit into, of any storage policy."""
     empty = model.empty_prefix()
     layers, _, heads, dim = empty.key.shape
@@ -207,7 +207,11 @@ def _room(model: GDNModel, several: Sequence[BenchOptions]) -> int:
 
 
 def _measured(
-    model: GDNModel, folder: Path, options: BenchOptions, bench: "_Bench", progress: Callable[[int, int], None] | None
+    model: TransformersModel,
+    folder: Path,
+    options: BenchOptions,
+    bench: "_Bench",
+    progress: Callable[[int, int], None] | None,
 ) -> BenchReport:
     if model.device.type == "cpu" and "device" in options.tiers:
         raise LinearKVError("states can only be kept on a GPU, and the model is on the CPU: leave out the device tier")
@@ -263,7 +267,7 @@ def _measured(
 class _Bench:
     """Engines over a store of their own, one for each tier, and the composed way to the first token."""
 
-    def __init__(self, model: GDNModel, tokenizer: Path, storage: str, root: str, memory_bytes: int) -> None:
+    def __init__(self, model: TransformersModel, tokenizer: Path, storage: str, root: str, memory_bytes: int) -> None:
         self.model = model
         self.storage = storage
         self.chunks: list[ChunkTokens] = []
@@ -421,11 +425,11 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _described(model: GDNModel) -> dict[str, Any]:
+def _described(model: TransformersModel) -> dict[str, Any]:
     types = model.layer_types
     return {
         "name": model.folder.name if model.folder is not None else "in memory",
-        "class": type(model.hf).__name__,
+        "class": model.architecture,
         "parameters": sum(parameter.numel() for parameter in model.hf.parameters()),
         "gdn_layers": types.count("linear_attention"),
         "attention_layers": types.count("full_attention"),
@@ -442,24 +446,24 @@ def _random_text(folder: Path, seed: int) -> Callable[[int], list[int]]:
     return lambda count: generator.choices(ids, k=count)
 
 
-def _now(model: GDNModel) -> float:
+def _now(model: TransformersModel) -> float:
     """The time once the device has done what it was asked to."""
     if model.device.type == "cuda":
         torch.cuda.synchronize(model.device)
     return time.perf_counter()
 
 
-def _timed(model: GDNModel, arm: Arm, work: Callable[[], object]) -> None:
+def _timed(model: TransformersModel, arm: Arm, work: Callable[[], object]) -> None:
     started = _now(model)
     work()
     arm.seconds.append(_now(model) - started)
 
 
-def _first_token(model: GDNModel, context: Context, token_ids: list[int]) -> int:
+def _first_token(model: TransformersModel, context: Context, token_ids: list[int]) -> int:
     return next(model.stream(context, token_ids, 1))
 
 
 @torch.inference_mode()
-def _plain_forward(model: GDNModel, token_ids: torch.Tensor) -> int:
+def _plain_forward(model: TransformersModel, token_ids: torch.Tensor) -> int:
     """What `generate` of transformers does for its first token."""
     return int(model.hf(token_ids, use_cache=True, logits_to_keep=1).logits[0, -1].argmax())

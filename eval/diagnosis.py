@@ -36,7 +36,7 @@ class Swaps:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.layers = len(task.model.gdn_layers)
+        self.layers = task.model.layer_types.count("linear_attention")
         self._start = compose(task.prefix, [])
         self._alone = self._inputs(task.model.capture(task.chunks, task.behind or self._start), len(task.chunks))
         self._maps_alone = self._maps_of(self._alone)

@@ -22,7 +22,7 @@ from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from linearkv.eval.bench import TIERS, BenchOptions, run_benches
 from linearkv.kernels.compose import ORDERS
-from linearkv.models import GDNModel, load_model
+from linearkv.models import TransformersModel, load_model
 
 PUBLISHED: dict[str, dict[str, Any]] = {
     "tiny": {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4}
@@ -35,7 +35,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 """Of Qwen3.5; head dims are 128 in GDN layers and 256 in attention. `tiny` is for trying this program."""
 
 
-def random_model(name: str, device: str) -> GDNModel:
+def random_model(name: str, device: str) -> TransformersModel:
     """A bfloat16 model of a published shape with weights as they are initialised."""
     config = Qwen3_5TextConfig(
         vocab_size=248_320, head_dim=256, linear_key_head_dim=128, linear_value_head_dim=128, **PUBLISHED[name]

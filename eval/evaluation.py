@@ -80,7 +80,7 @@ def evaluate(
     )
     about = {
         "options": asdict(options),
-        "model": engine.model.folder.name if engine.model.folder is not None else type(engine.model.hf).__name__,
+        "model": engine.model.folder.name if engine.model.folder is not None else engine.model.architecture,
         "source": source | {"limit": limit},
         "run": head,
         "machine": describe_machine(engine.model.device),

@@ -22,7 +22,7 @@ import torch
 
 from linearkv import ChunkState, Context, LinearKVError, PrefixState, compose, pack, unpack
 from linearkv.eval.seam import cut_chunks, recompute_seams
-from linearkv.models import GDNModel
+from linearkv.models import GDNModel, TransformersModel
 
 PREFIX_CACHE_BLOCK = 16
 """Tokens of a block in an exact prefix cache; vLLM's default."""
@@ -131,32 +131,41 @@ class Mode:
     about: str
     prepare: Strategy
     same_answers_as: str = ""
+    inside: bool = False
+    """It computes with the model's layers one by one, which only a model that transformers runs allows."""
 
 
 MODES: dict[str, Mode] = {}
 """Every known mode by name, in the order of the table."""
 
 
-def mode(name: str, about: str, same_answers_as: str = "") -> Callable[[Strategy], Strategy]:
+def mode(name: str, about: str, same_answers_as: str = "", inside: bool = False) -> Callable[[Strategy], Strategy]:
     """Registers a mode under a name."""
 
     def register(strategy: Strategy) -> Strategy:
-        MODES[name] = Mode(name, about, strategy, same_answers_as)
+        MODES[name] = Mode(name, about, strategy, same_answers_as, inside)
         return strategy
 
     return register
 
 
-def find_modes(names: Sequence[str]) -> list[Mode]:
+def find_modes(names: Sequence[str], model: GDNModel | None = None) -> list[Mode]:
     """The modes of these names; `full`, the baseline of every comparison, comes first whether named or not.
 
     Raises:
-        LinearKVError: an unknown name.
+        LinearKVError: an unknown name, or one that `model` cannot do.
     """
     unknown = [name for name in names if name not in MODES]
     if unknown:
         raise LinearKVError(f"unknown modes {', '.join(unknown)}: expected some of {', '.join(MODES)}")
-    return [MODES[name] for name in dict.fromkeys(["full", *names])]
+    found = [MODES[name] for name in dict.fromkeys(["full", *names])]
+    within = [mode.name for mode in found if mode.inside]
+    if within and model is not None and not isinstance(model, TransformersModel):
+        raise LinearKVError(
+            f"{', '.join(within)} computes layer by layer, which {model.architecture} does not allow where it runs: "
+            f"leave it out, or evaluate with the model as transformers runs it"
+        )
+    return found
 
 
 @mode("full", "full prefill of the same prompt: the ceiling")
@@ -261,6 +270,7 @@ def _zero_start(task: Task) -> Iterable[Prepared]:
 
 def _seamed(length: int, kind: str) -> Strategy:
     def prepare(task: Task) -> Iterable[Prepared]:
+        assert isinstance(task.model, TransformersModel)  # find_modes has seen to it
         name = f"chunks cut behind {length} tokens"
         if name not in task.kept:
             task.kept[name] = cut_chunks(task.model, task.chunks, length)
@@ -273,9 +283,11 @@ def _seamed(length: int, kind: str) -> Strategy:
 
 
 mode(
-    "zero_start_seam8", "zero-start, the first 8 tokens of each chunk recomputed from composed states (HYPIC's recipe)"
+    "zero_start_seam8",
+    "zero-start, the first 8 tokens of each chunk recomputed from composed states (HYPIC's recipe)",
+    inside=True,
 )(_seamed(8, "sequential"))
-mode("zero_start_seam8_cyclic", "the same seams, and the mean of all rotations")(_seamed(8, "cyclic"))
+mode("zero_start_seam8_cyclic", "the same seams, and the mean of all rotations", inside=True)(_seamed(8, "cyclic"))
 
 
 @mode("additive", "updates added up, no transitions")

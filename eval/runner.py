@@ -96,8 +96,8 @@ def run(
             to a run with other options, questions, documents or model.
         ValueError: a part that is none.
     """
-    diagnostic = register(len(engine.model.gdn_layers)) if options.diagnose else []
-    modes = find_modes([*options.modes, *diagnostic])
+    diagnostic = register(engine.model.layer_types.count("linear_attention")) if options.diagnose else []
+    modes = find_modes([*options.modes, *diagnostic], engine.model)
     twice = [name for name, count in Counter(question.id for question in questions).items() if count > 1]
     if twice:
         raise LinearKVError(f"{len(twice)} ids are those of several questions, {twice[0]!r} for one: make them unique")

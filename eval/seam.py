@@ -17,7 +17,7 @@ from transformers import DynamicCache
 from linearkv import ChunkState, Context, PrefixState, compose
 from linearkv.kernels.compose import compose_maps, compose_states
 from linearkv.kernels.relocate import relocate
-from linearkv.models import Capture, GDNModel
+from linearkv.models import Capture, TransformersModel
 
 Map = tuple[torch.Tensor, torch.Tensor]
 
@@ -34,7 +34,7 @@ class CutChunk:
         return len(self.seam) + (self.rest.length if self.rest is not None else 0)
 
 
-def cut_chunks(model: GDNModel, chunks: Sequence[Sequence[int]], length: int) -> list[CutChunk]:
+def cut_chunks(model: TransformersModel, chunks: Sequence[Sequence[int]], length: int) -> list[CutChunk]:
     """Chunks cut behind seams of `length` tokens, what follows prefilled: the part that is done once and kept.
 
     Args:
@@ -52,7 +52,7 @@ def cut_chunks(model: GDNModel, chunks: Sequence[Sequence[int]], length: int) ->
 
 @torch.inference_mode()
 def recompute_seams(
-    model: GDNModel,
+    model: TransformersModel,
     prefix: PrefixState,
     chunks: Sequence[CutChunk],
     orders: Sequence[Sequence[int]],
@@ -76,7 +76,7 @@ class _Seams:
 
     def __init__(
         self,
-        model: GDNModel,
+        model: TransformersModel,
         prefix: PrefixState,
         chunks: Sequence[CutChunk],
         orders: Sequence[Sequence[int]],

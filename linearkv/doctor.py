@@ -317,7 +317,7 @@ def _model(source: str, device: str, dtype: str, settings: Any) -> Iterator[Find
         gdn, attention = (model.layer_types.count(kind) for kind in ("linear_attention", "full_attention"))
         parameters = sum(parameter.numel() for parameter in model.hf.parameters())
         return (
-            f"{type(model.hf).__name__}, {parameters / 1e6:,.1f}M parameters, {gdn} GDN and {attention} attention "
+            f"{model.architecture}, {parameters / 1e6:,.1f}M parameters, {gdn} GDN and {attention} attention "
             f"layers, on {model.device} in {str(model.dtype).removeprefix('torch.')}, from {model.folder}"
         )
 

@@ -25,7 +25,7 @@ from linearkv.canary import check_canary
 from linearkv.composition import ORDERS, compose
 from linearkv.errors import LinearKVError, StoreDamagedError, StoreMismatchError, StoreReadOnlyError
 from linearkv.identity import ModelIdentity, tokenizer_digest
-from linearkv.models import GDNModel, Sampling, identify, load_model
+from linearkv.models import GDNModel, Sampling, load_model
 from linearkv.planner import Planner
 from linearkv.prompt import PromptFormat
 from linearkv.records import FOLDER as RECORDS
@@ -193,7 +193,7 @@ class Engine:
                 remote_days=settings.remote_days,
             )
             opening.callback(pages.close)
-            identity = identify(model)
+            identity = model.identify()
             check_canary(model, identity, pages, opened.secret)
             prefix = model.prefill_prefix(prompt.prefix_ids)
             behind, behind_ids = _conditioned(conditioning, model, prompt, prefix)
@@ -462,7 +462,7 @@ class Engine:
         return {
             "store": str(self.store),
             "tenant": self.tenant,
-            "model": str(self.model.folder) if self.model.folder is not None else type(self.model.hf).__name__,
+            "model": str(self.model.folder) if self.model.folder is not None else self.model.architecture,
             "device": str(self.model.device),
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "storage": self.settings.storage,

@@ -1,9 +1,9 @@
 """Model adapters: load a Gated DeltaNet hybrid, prefill prefixes and chunks, answer from a context."""
 
-from linearkv.models.adapter import GDNModel
+from linearkv.models.adapter import TransformersModel
+from linearkv.models.base import GDNModel
 from linearkv.models.capture import Capture
 from linearkv.models.generation import Sampling
-from linearkv.models.identify import identify
 from linearkv.models.loading import load_model
 
-__all__ = ["Capture", "GDNModel", "Sampling", "identify", "load_model"]
+__all__ = ["Capture", "GDNModel", "Sampling", "TransformersModel", "load_model"]

@@ -1,29 +1,30 @@
-"""A Gated DeltaNet hybrid as the engine sees it: prefill of prefixes, chunks and text, and answers from a context."""
+"""A Gated DeltaNet hybrid that transformers runs."""
 
+import contextlib
+import importlib.util
 import inspect
 from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+import linearkv
 from linearkv.composition import compose
 from linearkv.errors import LinearKVError
+from linearkv.identity import WEIGHT_FILES, ModelIdentity, digest_folder, digest_parameters
+from linearkv.models.base import GDNModel, TokenIds, digest_config, kernels_used
 from linearkv.models.capture import Capture
 from linearkv.models.generation import Sampling
 from linearkv.states import TAIL, ChunkState, Context, PrefixState
 
-TokenIds = Sequence[int] | torch.Tensor
-
 BATCH_TOKENS = 16384
 """Tokens, those of the contexts included, that one forward pass over several sequences holds at most."""
-BATCH_STATE_BYTES = 1 << 30
-"""Bytes of transitions and updates that one forward pass over several chunks may always make: their size does not
-depend on how short the chunks are."""
 
 
-class GDNModel:
+class TransformersModel(GDNModel):
     """A loaded checkpoint. Made by `linearkv.models.load_model`; keeps no state between calls.
 
     Args:
@@ -51,66 +52,32 @@ class GDNModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Compute dtype."""
         return self.hf.dtype
 
     @property
-    def layer_types(self) -> list[str]:
-        """`linear_attention` or `full_attention`, layer by layer."""
-        return list(self.config.layer_types)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
+    def architecture(self) -> str:
+        return type(self.hf).__name__
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Tokens that end an answer, by the checkpoint's generation config."""
         listed = self.hf.generation_config.eos_token_id
         return () if listed is None else tuple(listed) if isinstance(listed, list) else (listed,)
 
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of a chunk's transition and update in float32, whatever its length."""
-        gdn = self.gdn_layers[0]
-        return len(self.gdn_layers) * gdn.num_v_heads * gdn.head_k_dim * (gdn.head_k_dim + gdn.head_v_dim) * 4
-
-    @property
-    def room_for_states(self) -> int:
-        """Bytes of transitions and updates, in float32, that one forward pass over several chunks makes at most: a
-        quarter of what is free on a GPU, where a pass over few chunks leaves most of it idle."""
-        free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 0
-        return max(BATCH_STATE_BYTES, free // 4)
-
-    def synchronize(self) -> None:
-        """Waits until the device has done what it was given; for who measures time."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-    def empty_prefix(self) -> PrefixState:
-        """The prefix of no tokens: zero state, nothing to attend to."""
-        gdn, attention = self.gdn_layers[0], self.attention_layers[0]
-        layers, kept = len(self.gdn_layers), len(self.attention_layers)
-        heads = self.config.num_key_value_heads
-        factory: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
-        return PrefixState(
-            recurrent=torch.zeros(
-                layers, gdn.num_v_heads, gdn.head_k_dim, gdn.head_v_dim, device=self.device, dtype=torch.float32
-            ),
-            conv_tail=torch.zeros(layers, gdn.conv_dim, TAIL, **factory),
-            key=torch.zeros(kept, 0, heads, attention.head_dim, **factory),
-            value=torch.zeros(kept, 0, heads, attention.head_dim, **factory),
-            token_ids=torch.zeros(0, dtype=torch.int64),
-            rotary=self.rotary,
+    def identify(self) -> ModelIdentity:
+        """Files are read by a cache of their digests."""
+        return ModelIdentity(
+            weights=digest_folder(self.folder, WEIGHT_FILES) if self.folder is not None else "in memory",
+            config=digest_config(self.config),
+            parameters=digest_parameters(self.hf.state_dict()),
+            compute_dtype=str(self.dtype).removeprefix("torch."),
+            attention_backend=str(self.config._attn_implementation),
+            gdn_backend=gdn_backend(self.device),
+            versions={"torch": version("torch"), "transformers": version("transformers")},
+            producer=f"linearkv {linearkv.__version__} on {self.device.type}{kernels_used(self.device)}",
         )
-
-    def empty_context(self) -> Context:
-        """The context before the first token."""
-        return compose(self.empty_prefix(), [])
 
     @torch.inference_mode()
     def prefill_prefix(self, token_ids: TokenIds) -> PrefixState:
-        """Prefills the text that every chunk of a store stands behind. No tokens give `empty_prefix()`."""
         ids = self._token_ids(token_ids)
         empty = self.empty_prefix()
         if not len(ids):
@@ -136,23 +103,7 @@ class GDNModel:
         *,
         batch_tokens: int = 8192,
     ) -> list[ChunkState]:
-        """Prefills every chunk once, each as if it alone stood right behind `prefix`.
-
-        Chunks of different lengths share a batch, padded on the right, where no real token can see the padding.
-
-        Args:
-            prefix: of `prefill_prefix`, or `empty_prefix()` for states that serve any prompt; or a context, or one for
-                each chunk, all equally long.
-            chunks: token ids of each chunk, at least one token each.
-            batch_tokens: padded tokens per forward pass; fewer need less memory. Chunks whose states would take more
-                than `room_for_states` do not share one, however short they are.
-
-        Returns:
-            One state per chunk, in the order given, with transition and update in float32.
-
-        Raises:
-            LinearKVError: an empty chunk.
-        """
+        """Chunks of different lengths share a batch, padded on the right, where no real token can see the padding."""
         ids = [self._token_ids(chunk) for chunk in chunks]
         for position, chunk in enumerate(ids):
             if not len(chunk):
@@ -168,10 +119,6 @@ class GDNModel:
                 states[position] = state
         return [state for state in states if state is not None]
 
-    def prefill(self, token_ids: TokenIds, after: Context | None = None) -> Context:
-        """Prefills `token_ids` for real, from the start or behind `after`, and returns the context that follows."""
-        return self.prefill_many([token_ids], [after])[0]
-
     @torch.inference_mode()
     def prefill_many(
         self, sequences: Sequence[TokenIds], after: Sequence[Context | None] | None = None
@@ -186,10 +133,6 @@ class GDNModel:
                 for place, row in enumerate(rows):
                     contexts[row] = self._context(cache, place, starts[row].length + ids.shape[1])
         return contexts
-
-    def logits(self, context: Context, token_ids: TokenIds) -> torch.Tensor:
-        """Logits after each of `token_ids`, which follow `context`: `[T, vocab]` float32."""
-        return self.logits_many([context], [token_ids])[0]
 
     @torch.inference_mode()
     def capture(self, sequences: Sequence[TokenIds], after: Context) -> Capture:
@@ -241,18 +184,6 @@ class GDNModel:
                     break
         return answers
 
-    def generate(
-        self,
-        context: Context,
-        token_ids: TokenIds,
-        max_new_tokens: int,
-        *,
-        stop: Sequence[int] | None = None,
-        sampling: Sampling | None = None,
-    ) -> list[int]:
-        """Tokens that follow `context` and `token_ids`: all that `stream` yields."""
-        return list(self.stream(context, token_ids, max_new_tokens, stop=stop, sampling=sampling))
-
     def stream(
         self,
         context: Context,
@@ -262,10 +193,6 @@ class GDNModel:
         stop: Sequence[int] | None = None,
         sampling: Sampling | None = None,
     ) -> Iterator[int]:
-        """Yields tokens one by one until a token of `stop` (not yielded) or `max_new_tokens`.
-
-        `stop` is by default the end tokens of the checkpoint's generation config; `()` stops at none.
-        """
         stop = self.stop_ids if stop is None else stop
         sampling = sampling or Sampling()
         generator = sampling.generator(self.device)
@@ -284,7 +211,6 @@ class GDNModel:
             ids = torch.tensor([token], device=self.device)
 
     def rotary(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The model's own rotary embedding at `positions [T]`: cos and sin `[T, R]` in the compute dtype."""
         like = torch.empty(0, dtype=self.dtype, device=positions.device)
         shape = (1,) * (1 + self._rotary_axes) + (-1,)
         cos, sin = self.hf.model.rotary_emb(like, positions.view(shape))
@@ -380,3 +306,13 @@ def _batches(lengths: list[int], budget: int, most: int) -> Iterator[list[int]]:
         batch.append(index)
     if batch:
         yield batch
+
+
+def gdn_backend(device: torch.device) -> str:
+    """Which implementation of the gated delta rule transformers runs there, with its version: part of an identity."""
+    if device.type != "cuda" or importlib.util.find_spec("fla") is None:
+        return "torch"
+    for distribution in ("flash-linear-attention", "fla-core"):
+        with contextlib.suppress(PackageNotFoundError):
+            return f"fla {version(distribution)}"
+    return "fla, version unknown"

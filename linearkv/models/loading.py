@@ -7,7 +7,7 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from linearkv.errors import LinearKVError, UnsupportedModelError
-from linearkv.models.adapter import GDNModel
+from linearkv.models.adapter import TransformersModel
 from linearkv.states import TAIL
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ LAYER_TYPES = ("linear_attention", "full_attention")
 
 def load_model(
     source: str | Path | PreTrainedModel, device: str = "auto", dtype: str = "auto", *, self_test: bool = True
-) -> GDNModel:
+) -> TransformersModel:
     """Loads a Gated DeltaNet hybrid.
 
     Args:
@@ -62,27 +62,27 @@ def load_model(
     else:
         folder = REFERENCE if str(source) == "reference" else Path(source)
         model = _load_folder(folder, _device(device), dtype)
-    adapter = GDNModel(model, folder)
+    adapter = TransformersModel(model, folder)
     if self_test:
         with _quiet():
             _self_test(adapter)
     return adapter
 
 
-def _self_test(model: GDNModel) -> None:
+def _self_test(model: TransformersModel) -> None:
     try:
         check_continuation(model)
     except (LinearKVError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         raise UnsupportedModelError(
-            f"{type(model.hf).__name__} does not run on {model.device} with transformers {version('transformers')}: "
+            f"{model.architecture} does not run on {model.device} with transformers {version('transformers')}: "
             f"{type(error).__name__}: {error}. On a CPU this happens where {' or '.join(GPU_PACKAGES)} is installed "
             f"and transformers' model code was imported before LinearKV loaded a model: load it through LinearKV first"
         ) from error
 
 
-def check_continuation(model: GDNModel) -> None:
+def check_continuation(model: TransformersModel) -> None:
     """One and several tokens fed to a filled cache must give what one prefill of everything gives.
 
     Some releases of transformers drop the stored recurrent state, or pad the convolution with zeros, when more than one
@@ -111,16 +111,6 @@ def check_continuation(model: GDNModel) -> None:
                     f"after {filled} + {11 - filled} tokens are off by {error:.2g} of their norm (by {control:.2g} "
                     f"with an emptied {part}). Install another release: pip install 'transformers>=5.24,<6'"
                 )
-
-
-def gdn_backend(device: torch.device) -> str:
-    """Which implementation of the gated delta rule transformers runs there, with its version: part of an identity."""
-    if device.type != "cuda" or importlib.util.find_spec("fla") is None:
-        return "torch"
-    for distribution in ("flash-linear-attention", "fla-core"):
-        with contextlib.suppress(PackageNotFoundError):
-            return f"fla {version(distribution)}"
-    return "fla, version unknown"
 
 
 @functools.cache

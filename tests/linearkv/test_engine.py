@@ -18,7 +18,7 @@ import torch
 from linearkv import Engine
 from linearkv.cache.files import FileStore
 from linearkv.errors import LinearKVError, StoreLockedError, StoreMismatchError
-from linearkv.models import GDNModel, Sampling, load_model
+from linearkv.models import Sampling, TransformersModel, load_model
 from linearkv.state_cache import ChunkTokens
 
 QUESTION = "Who recast the bell?"
@@ -208,7 +208,7 @@ def test_a_changed_model_file_has_no_hits(open_engine, corpus, tiny_checkpoint, 
 def test_a_merged_adapter_has_no_hits(open_engine, corpus, tiny_model):
     open_engine().index(corpus)
     original = tiny_model("qwen3_5")
-    adapted = GDNModel(copy.deepcopy(original.hf), original.folder)
+    adapted = TransformersModel(copy.deepcopy(original.hf), original.folder)
     with torch.no_grad():
         adapted.hf.model.layers[0].mlp.down_proj.weight[0, 0] += 1e-3
     assert hits_after_reopening(open_engine, model=adapted) == 0
@@ -235,7 +235,7 @@ def test_a_changed_tokenizer_reindexes(open_engine, corpus, tiny_checkpoint, tmp
 def test_a_model_that_computes_something_else_under_the_same_identity_is_refused(open_engine, corpus, tiny_model):
     open_engine().index(corpus)
     original = tiny_model("qwen3_5")
-    broken = GDNModel(copy.deepcopy(original.hf), original.folder)
+    broken = TransformersModel(copy.deepcopy(original.hf), original.folder)
     broken.hf.lm_head.register_forward_hook(lambda module, args, output: output + 1)
     with pytest.raises(StoreMismatchError, match="answers differently"):
         open_engine(model=broken)

@@ -150,7 +150,7 @@ def test_short_chunks_share_a_pass_only_as_far_as_their_states_fit(tiny_model, m
     assert model.state_bytes == state.transition.nbytes + state.update.nbytes
     rows = []
     model.hf.model.embed_tokens.register_forward_hook(lambda module, args, output: rows.append(len(output)))
-    monkeypatch.setattr("linearkv.models.adapter.BATCH_STATE_BYTES", 3 * model.state_bytes)
+    monkeypatch.setattr("linearkv.models.base.BATCH_STATE_BYTES", 3 * model.state_bytes)
     model.prefill_chunks(model.empty_prefix(), [[5, 6]] * 7)
     assert rows == [3, 3, 1]
 
