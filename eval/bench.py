@@ -220,7 +220,7 @@ def _measured(
     question = draw(options.question_tokens)
     prefix_ids, prefix = bench.prefix_ids, bench.prefix
     prompt = [*prefix_ids, *chain.from_iterable(chunks), *question]
-    limit = model.config.max_position_embeddings
+    limit = model.max_length
     if len(prompt) >= limit:
         raise LinearKVError(
             f"a prompt of {len(prompt)} tokens does not fit the model's {limit} positions: use fewer or shorter chunks"

@@ -78,7 +78,7 @@ class Task:
     def primed_states(self, times: int = 1) -> list[ChunkState]:
         """Of each chunk behind the prefix and so many copies of the primer, one after another; at most as many as leave
         the chunks room among the model's positions."""
-        room = self.model.config.max_position_embeddings - self.prefix.length - max(map(len, self.chunks), default=0)
+        room = self.model.max_length - self.prefix.length - max(map(len, self.chunks), default=0)
         times = min(times, room // max(1, len(self.primer)))
         name = f"states behind {times} primers"
         if name not in self.kept:

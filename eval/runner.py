@@ -321,7 +321,7 @@ class _Answers:
 
     def check_length(self, context: int) -> None:
         """Refuses prompts that do not fit the model."""
-        limit = self.engine.model.config.max_position_embeddings
+        limit = self.engine.model.max_length
         length = context + self.question_tokens + self.options.max_new_tokens
         if length > limit:
             raise LinearKVError(

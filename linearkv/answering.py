@@ -173,7 +173,7 @@ class AnswerStream(Iterator[str]):
         """Refuses a prompt that does not fit the model, before anything is computed."""
         question, chunks = len(self._question_ids), sum(len(chunk.token_ids) for chunk in self._chunks)
         length = len(self._prompt.prefix_ids) + chunks + question
-        limit = self._model.config.max_position_embeddings
+        limit = self._model.max_length
         if length + self._max_new_tokens > limit:
             advice = (
                 "shorten the question"

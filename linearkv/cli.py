@@ -62,6 +62,9 @@ Conditioning = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:<number>.", metavar="DEVICE")]
 Dtype = Annotated[Literal["auto", "float32", "bfloat16"], typer.Option("--dtype", help="Compute dtype.")]
+Backend = Annotated[
+    Literal["transformers", "vllm"], typer.Option("--backend", help="Who runs the model [LINEARKV_VLLM: its options].")
+]
 ChunkTokens = Annotated[
     int | None,
     typer.Option("--chunk-tokens", min=32, help="Target size of a chunk in model tokens [LINEARKV_CHUNK_TOKENS]."),
@@ -113,6 +116,7 @@ def index(
     conditioning: Conditioning = "prefix",
     device: Device = "auto",
     dtype: Dtype = "auto",
+    backend: Backend = "transformers",
     chunk_tokens: ChunkTokens = None,
     storage: Storage = None,
     re_embed: Annotated[
@@ -125,7 +129,7 @@ def index(
         if missing := [str(path) for path in paths if not path.exists()] if not store.exists() else []:
             raise FileNotFoundError(f"no such file or folder: {', '.join(missing)}")
         settings = _settings(chunk_tokens=chunk_tokens, storage=storage)
-        with _open(store, model, tenant, conditioning, device, dtype, settings) as engine:
+        with _open(store, model, tenant, conditioning, device, dtype, backend, settings) as engine:
             with shown_progress(quiet=as_json) as progress:
                 report = engine.index(paths, reembed=re_embed, progress=progress)
             disk = engine.stats()["tiers"][-1]
@@ -167,6 +171,7 @@ def query(
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    backend: Backend = "transformers",
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
@@ -175,7 +180,7 @@ def query(
         conditions = _conditions(where or [])
         _require_store(store, tenant)
         settings = _settings(storage=storage)
-        with _open(store, model, tenant, conditioning, device, dtype, settings) as engine:
+        with _open(store, model, tenant, conditioning, device, dtype, backend, settings) as engine:
             stream = engine.stream(
                 question,
                 k,
@@ -260,6 +265,7 @@ def evaluate(
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    backend: Backend = "transformers",
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
@@ -285,7 +291,7 @@ def evaluate(
             else:  # questions that bring their own passages need no store, and leave none behind
                 store = Path(opened.enter_context(TemporaryDirectory())) / "store"
             settings = _settings(storage=storage)
-            engine = opened.enter_context(_open(store, model, tenant, conditioning, device, dtype, settings))
+            engine = opened.enter_context(_open(store, model, tenant, conditioning, device, dtype, backend, settings))
             progress = opened.enter_context(shown_progress(quiet=as_json))
             run = engine.calibrate if calibrate else engine.evaluate
             report = run(
@@ -419,6 +425,7 @@ def repair(
     conditioning: Conditioning = "prefix",
     device: Device = "auto",
     dtype: Dtype = "auto",
+    backend: Backend = "transformers",
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
@@ -431,7 +438,7 @@ def repair(
         _require_store(store, tenant)
         settings = _settings(storage=storage)
         with (
-            _open(store, model, tenant, conditioning, device, dtype, settings, repair=True) as engine,
+            _open(store, model, tenant, conditioning, device, dtype, backend, settings, repair=True) as engine,
             shown_progress(quiet=as_json) as progress,
         ):
             report = engine.repair(progress)
@@ -594,6 +601,7 @@ def _open(
     conditioning: str,
     device: str,
     dtype: str,
+    backend: str,
     settings: "Settings",
     repair: bool = False,
 ) -> "Engine":
@@ -606,6 +614,7 @@ def _open(
         conditioning=conditioning,
         device=device,
         dtype=dtype,
+        backend=backend,
         repair=repair,
         settings=settings,
     )

@@ -49,6 +49,7 @@ Progress = Callable[[str, int, int | None], None]
 """Called with (stage, done, total); total is None where it is not known."""
 
 DEFAULT_ORDER = "bidirectional"
+BACKENDS = ("transformers", "vllm")
 CONDITIONING = ("prefix", "primer", "none")
 MODES = ("composed", "full")
 RESTORE = ("auto", "always", "never")
@@ -82,6 +83,7 @@ class Engine:
         owner: str,
         refusal: str,
         records: Records,
+        opened: ExitStack,
         checked: tuple[list[str], Path | None] | None = None,
     ) -> None:
         self.model = model
@@ -94,6 +96,7 @@ class Engine:
         self._owner = owner  # what the catalogue says of whose it is
         self._refusal = refusal  # why nothing may be written; empty where it may
         self._records = records
+        self._opened = opened  # closes what this engine opened
         self._checked = checked  # what was wrong with the catalogue, and where it was set aside; None: not looked at
         self.prefix = prefix
         self.embedder = retriever.embedder
@@ -110,6 +113,7 @@ class Engine:
         tokenizer: str | Path | None = None,
         device: str = "auto",
         dtype: str = "auto",
+        backend: str = "transformers",
         read_only: bool | None = None,
         repair: bool = False,
         settings: Settings | None = None,
@@ -125,7 +129,9 @@ class Engine:
                 the system prompt and a few neutral chunks that are not part of the answer's context, closer to full
                 prefill where several chunks follow. `none`: nothing, and states serve any system prompt.
             tokenizer: folder of the tokenizer; the model's own by default.
-            device, dtype: see `load_model`.
+            device, dtype: see `load_model`; vLLM computes in bfloat16 on the device it was built for.
+            backend: who runs the model: `transformers`, or `vllm` in this process, with the options of `settings.vllm`.
+                States are of who computed them: a store that one filled, the other fills again.
             read_only: never write. None decides by whether the tenant's files are writable.
             repair: a damaged catalogue is no error: it is moved to another name beside it, for `repair` to make a new
                 one. Takes as long as reading all of it.
@@ -140,6 +146,8 @@ class Engine:
         """
         if conditioning not in CONDITIONING:
             raise ValueError(f"unknown conditioning {conditioning!r}: expected one of {', '.join(CONDITIONING)}")
+        if backend not in BACKENDS:
+            raise ValueError(f"unknown backend {backend!r}: expected one of {', '.join(BACKENDS)}")
         settings = settings or Settings()
         store = Path(store)
         refusal = f"the store {store} was opened for reading" if read_only else ""
@@ -151,22 +159,23 @@ class Engine:
         if repair:
             _require_writable(refusal)
 
-        if not isinstance(model, GDNModel):
-            model = load_model(model, device=device, dtype=dtype)
-        folder = Path(tokenizer) if tokenizer is not None else model.folder
-        if folder is None:
-            raise LinearKVError("a model that was loaded elsewhere brings no tokenizer: pass tokenizer=<folder>")
-        prompt = PromptFormat(folder, model.vocab_size, settings.system_prompt)
-        embedder = Embedder(settings.embedder)
-        embedder.encode_query("Loads the embedding model, so that the first question does not wait for it.")
-        # Only now: a wrong model must not leave an empty store behind.
-        opened = open_tenant(store, tenant, secret=secret, create=not read_only)
-        if locked is not None:
-            _log.warning("%s is not writable: answering from it, keeping nothing new", locked)
-        records = Records(opened.folder, opened.secret, read_only=read_only)
-        # Without records there is nothing to make a new one from, and what can be read of the old one is all there is.
-        checked = set_aside_damaged(opened.folder / "index") if repair and records.count() else None
         with ExitStack() as opening:  # what was opened is closed again if the rest fails
+            if not isinstance(model, GDNModel):
+                model = _run_by(backend, model, device, dtype, settings)
+                opening.callback(model.close)
+            folder = Path(tokenizer) if tokenizer is not None else model.folder
+            if folder is None:
+                raise LinearKVError("a model that was loaded elsewhere brings no tokenizer: pass tokenizer=<folder>")
+            prompt = PromptFormat(folder, model.vocab_size, settings.system_prompt)
+            embedder = Embedder(settings.embedder)
+            embedder.encode_query("Loads the embedding model, so that the first question does not wait for it.")
+            # Only now: a wrong model must not leave an empty store behind.
+            opened = open_tenant(store, tenant, secret=secret, create=not read_only)
+            if locked is not None:
+                _log.warning("%s is not writable: answering from it, keeping nothing new", locked)
+            records = Records(opened.folder, opened.secret, read_only=read_only)
+            # Without records there is nothing to make a new one from; what can be read of the old one is all there is.
+            checked = set_aside_damaged(opened.folder / "index") if repair and records.count() else None
             retriever = Retriever(
                 opened.folder / "index",
                 embedder,
@@ -192,7 +201,7 @@ class Engine:
                 remote=settings.remote_url,
                 remote_days=settings.remote_days,
             )
-            opening.callback(pages.close)
+            opening.callback(pages.close)  # twice is no harm: the states close them first
             identity = model.identify()
             check_canary(model, identity, pages, opened.secret)
             prefix = model.prefill_prefix(prompt.prefix_ids)
@@ -209,8 +218,23 @@ class Engine:
                 planner=Planner.read(opened.folder / SPEEDS, _machine(identity, model), keep=not read_only),
                 device_bytes=settings.device_budget if model.device.type != "cpu" else 0,
             )
-            opening.pop_all()
-        return cls(model, prompt, retriever, states, settings, store, tenant, prefix, owner, refusal, records, checked)
+            opening.callback(states.close)
+            opened_all = opening.pop_all()
+        return cls(
+            model,
+            prompt,
+            retriever,
+            states,
+            settings,
+            store,
+            tenant,
+            prefix,
+            owner,
+            refusal,
+            records,
+            opened_all,
+            checked,
+        )
 
     def __enter__(self) -> "Engine":
         return self
@@ -220,8 +244,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends background work and closes the store. What was acknowledged is on disk already."""
-        self._retriever.close()
-        self.states.close()
+        self._opened.close()
 
     def index(
         self,
@@ -614,6 +637,20 @@ def _not_writable(store: Path, tenant: str) -> Path | None:
         if os.access(path, os.F_OK) and not os.access(path, os.W_OK if path in files else os.W_OK | os.X_OK):
             return path
     return None
+
+
+def _run_by(backend: str, model: str | Path, device: str, dtype: str, settings: Settings) -> GDNModel:
+    """A checkpoint loaded by whoever runs it."""
+    if backend == "transformers":
+        return load_model(model, device=device, dtype=dtype)
+    if device != "auto" or dtype not in ("auto", "bfloat16"):
+        raise LinearKVError(
+            f"vLLM computes in bfloat16 on the device it was built for: with backend='vllm' there is no choice of "
+            f"device {device!r} or dtype {dtype!r}"
+        )
+    from linearkv.vllm.model import VLLMModel  # vLLM has an environment of its own
+
+    return VLLMModel(model, **settings.vllm)
 
 
 def _machine(identity: ModelIdentity, model: GDNModel) -> str:

@@ -4,7 +4,7 @@ import os
 import resource
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -69,6 +69,10 @@ class Settings(BaseSettings):
     )
     max_document_bytes: int = Field(default=64 * MIB, ge=1, description="Larger documents are reported and skipped.")
     batch_tokens: int = Field(default=8192, ge=1, description="Padded tokens per forward pass while indexing.")
+    vllm: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Options of vllm.LLM, as JSON, where vLLM runs the model: max_model_len and so on.",
+    )
     embedder: Path | None = Field(
         default=None, description="A sentence-transformers folder; the packaged MiniLM if none."
     )

