@@ -587,7 +587,10 @@ class Engine:
             if progress is not None:
                 progress("prefilling", done, distinct)
 
-        return self.states.fill(map(self._chunk_tokens, self.chunks()), count)
+        not_stored = self.states.keep_prefix(self.prefix) if self.model.has_servers and self.prefix.length else []
+        filled = self.states.fill(map(self._chunk_tokens, self.chunks()), count)
+        filled.not_stored[:0] = not_stored
+        return filled
 
     def _chunk_tokens(self, chunk: Any) -> ChunkTokens:
         return ChunkTokens.of(chunk, self.prompt)

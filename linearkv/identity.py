@@ -146,6 +146,13 @@ def chunk_key(
     return blake3(described, key=blake3(secret, derive_key_context="LinearKV state key 1").digest()).hexdigest()
 
 
+def prefix_key(secret: bytes, model: ModelIdentity, token_ids: Sequence[int] | Tensor) -> str:
+    """The key of the state of a prefix, which is kept exactly, for who serves from states without computing them."""
+    return chunk_key(
+        secret, model, prefix_token_ids=None, chunk_token_ids=token_ids, storage_policy="fp32", kind="prefix"
+    )
+
+
 def canonical(value: Any) -> bytes:
     """Encode a value so that equal values give equal bytes and different values different bytes.
 

@@ -12,12 +12,12 @@ from blake3 import blake3
 from linearkv import retrieval
 from linearkv.cache import NO_TAG, Hit, NotStored, Page, PageStore, Stored, TierStat, encode
 from linearkv.device_states import DeviceStates
-from linearkv.identity import ModelIdentity, chunk_key
+from linearkv.identity import ModelIdentity, chunk_key, prefix_key
 from linearkv.models import GDNModel
 from linearkv.planner import IN_MEMORY, Choice, Located, Planner, Rate
 from linearkv.prompt import PromptFormat
-from linearkv.states import ChunkState, Context
-from linearkv.storage import pack, unpack
+from linearkv.states import ChunkState, Context, PrefixState
+from linearkv.storage import pack, pack_prefix, unpack
 
 _log = logging.getLogger(__name__)
 
@@ -258,6 +258,15 @@ class StateCache:
             if on_progress is not None:
                 on_progress(len(some) - len(missing))
         return filled
+
+    def keep_prefix(self, prefix: PrefixState) -> list[str]:
+        """Stores the state of the prefix, unless it is stored; returns why it could not be."""
+        key = prefix_key(self._secret, self.identity, prefix.token_ids)
+        if self.pages.contains([key]):
+            return []
+        tensors = pack_prefix(prefix, self._model.layer_types)
+        outcome = self.pages.put([encode(key, tensors, secret=self._secret, kind="prefix")], bulk=True)[key]
+        return [outcome.reason] if isinstance(outcome, NotStored) else []
 
     def drop_unless(self, live_tags: set[str]) -> int:
         """Removes stored states whose text is not among `live_tags` (see `tag`); returns how many went."""

@@ -44,6 +44,16 @@ class PrefixState:
     def length(self) -> int:
         return len(self.token_ids)
 
+    def layers(self, gdn: slice, attention: slice) -> "PrefixState":
+        """Some of its layers, as views: GDN layers counted among GDN layers, attention layers among theirs."""
+        return replace(
+            self,
+            recurrent=self.recurrent[gdn],
+            conv_tail=self.conv_tail[gdn],
+            key=self.key[attention],
+            value=self.value[attention],
+        )
+
 
 @dataclass(frozen=True)
 class ChunkState:
@@ -91,6 +101,19 @@ class ChunkState:
         """Bytes of all its tensors."""
         tensors = (self.transition, self.update, self.conv_tail, self.key, self.value, self.token_ids, self.rows)
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+    def layers(self, gdn: slice, attention: slice) -> "ChunkState":
+        """Some of its layers, as views: GDN layers counted among GDN layers, attention layers among theirs."""
+        packed = self.rows is not None
+        return replace(
+            self,
+            transition=self.transition if packed else self.transition[gdn],
+            update=self.update[gdn],
+            conv_tail=self.conv_tail[gdn],
+            key=self.key[attention],
+            value=self.value[attention],
+            rows=self.rows[gdn] if self.rows is not None else None,
+        )
 
     def dense(self) -> "ChunkState":
         """The same state with a transition `[Lg, H, K, K]`, zero where a packed one leaves a head out."""

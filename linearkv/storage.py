@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from linearkv.states import ChunkState
+from linearkv.states import ChunkState, PrefixState, Rotary
 
 POLICIES = ("fp32", "fp16", "compact")
 FORGOTTEN = 1e-5
@@ -67,6 +67,28 @@ def unpack(tensors: Mapping[str, torch.Tensor]) -> ChunkState:
     kept = torch.stack(layers("kept"))
     rows = (kept.flatten().cumsum(0) - 1).where(kept.flatten(), -1).to(torch.int32).view(kept.shape)
     return ChunkState(torch.cat(layers("transition")), **parts, token_ids=tensors["token_ids"], rows=rows)
+
+
+def pack_prefix(prefix: PrefixState, layer_types: Sequence[str]) -> dict[str, torch.Tensor]:
+    """The tensors of a prefix's page, in layer order and exact: `token_ids [T]`, then per layer `003.recurrent
+    [H, K, V]` and `003.conv_tail [C, 3]`, or `003.key` and `003.value [T, Hkv, D]`."""
+    tensors = {"token_ids": prefix.token_ids}
+    rows = {"linear_attention": 0, "full_attention": 0}
+    for layer, kind in enumerate(layer_types):
+        for name in ("recurrent", "conv_tail") if kind == "linear_attention" else _ATTENTION:
+            tensors[f"{layer:03d}.{name}"] = getattr(prefix, name)[rows[kind]]
+        rows[kind] += 1
+    return tensors
+
+
+def unpack_prefix(tensors: Mapping[str, torch.Tensor], rotary: Rotary) -> PrefixState:
+    """The prefix of a page's tensors, for the model with this rotary embedding."""
+
+    def layers(name: str) -> torch.Tensor:
+        return torch.stack([tensor for key, tensor in tensors.items() if key.endswith(f".{name}")])
+
+    names = ("recurrent", "conv_tail", *_ATTENTION)
+    return PrefixState(**{name: layers(name) for name in names}, token_ids=tensors["token_ids"].cpu(), rotary=rotary)
 
 
 def _half_if_it_fits(tensor: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,18 +134,25 @@ class Page:
         """Bytes of the page, header included."""
         return self.buffer.numel()
 
-    def tensors_on(self, device: torch.device) -> Mapping[str, Tensor]:
-        """`tensors` on `device`, moved in one copy of the whole page, which a GPU is given without waiting for it.
+    def tensors_on(self, device: torch.device, names: Sequence[str] | None = None) -> Mapping[str, Tensor]:
+        """`tensors`, or those of `names`, on `device`: moved in one copy, which a GPU is given without waiting for it.
 
-        On a CPU the tensors themselves. Dtypes, shapes and order are the same, and the new tensors share one buffer.
+        On a CPU the tensors themselves. Dtypes, shapes and order are the same, and the new tensors share one buffer:
+        of the whole page, or of it from the first to the last of `names`, which should follow each other.
         """
+        chosen = self.tensors if names is None else {name: self.tensors[name] for name in names}
         if device.type == "cpu":
-            return self.tensors
-        moved = self.buffer.to(device, non_blocking=True)
+            return chosen
         begin = self.buffer.data_ptr()
+        places = [(tensor.data_ptr() - begin, tensor.nbytes) for tensor in chosen.values() if tensor.numel()]
+        first, last = 0, self.nbytes
+        if names is not None and places:
+            first, last = min(place for place, _ in places), max(place + size for place, size in places)
+            first -= first % 256  # what is aligned in the page stays aligned
+        moved = self.buffer[first:last].to(device, non_blocking=True)
         return {
-            name: _view(moved, tensor.data_ptr() - begin if tensor.numel() else 0, tensor.dtype, tensor.shape)
-            for name, tensor in self.tensors.items()
+            name: _view(moved, tensor.data_ptr() - begin - first if tensor.numel() else 0, tensor.dtype, tensor.shape)
+            for name, tensor in chosen.items()
         }
 
 

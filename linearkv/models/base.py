@@ -48,6 +48,8 @@ class GDNModel(ABC):
 
     folder: Path | None
     config: Any
+    has_servers: bool = False
+    """Whether others serve from states of this model without computing any, and so need the prefix's as well."""
 
     @property
     @abstractmethod

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from vllm.distributed.kv_transfer import get_kv_transfer_group
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -13,10 +14,16 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
+from linearkv.prompt import PromptFormat
+from linearkv.settings import Settings
 from linearkv.vllm import versions
+from linearkv.vllm.asked import NAME, Compose, Index, Refused, parse
 from linearkv.vllm.checks import check_config
-from linearkv.vllm.jobs import JOBS, Job
+from linearkv.vllm.identify import checkpoint_folder, identify
+from linearkv.vllm.jobs import JOBS, Job, Wanted
 from linearkv.vllm.loaded import model_with
+from linearkv.vllm.metrics import Counts, PromMetrics, Stats
+from linearkv.vllm.serving import Loading, Options, Serving
 from linearkv.vllm.worker import Blocks, Load, Step, Worker
 
 if TYPE_CHECKING:
@@ -28,10 +35,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-NAME = "linearkv"
-"""Of our part of a request's `kv_transfer_params`."""
-LEFT_TO_COMPUTE = 1
-"""Tokens at the end of a prompt that are always computed: the answer's first token follows from the last."""
+LOADING_AT_A_TIME = 2
+"""Contexts that are made or wait for their step; each takes memory beside vLLM's."""
+WAIT_S = 0.001
+"""How long a step waits for a context that is nearly there: no longer than other requests would notice."""
 
 
 @dataclass
@@ -42,34 +49,50 @@ class StepPlan(KVConnectorMetadata):
     steps: list[Step] = field(default_factory=list)
     ended: list[Job] = field(default_factory=list)
     """Of requests that ended, whatever was kept of them."""
+    loaded: list[Loading] = field(default_factory=list)
+    """Contexts that are not needed once the step is computed."""
 
 
 @dataclass
 class _Tracked:
-    """A request of ours in the scheduler."""
+    """A request of ours in the scheduler.
+
+    Attributes:
+        asked: what a request from outside asks; None for one of this process.
+        loading: its context on the way; None before that begins, and once it is written.
+        load: its context is to be written before its next step.
+        loads: how often one was written.
+    """
 
     job: Job
-    prompt: int
+    prompt: list[int]
+    asked: Compose | Index | None = None
+    loading: Loading | None = None
     blocks: Blocks = ()
     load: bool = False
-    """Its context is to be written before its next step."""
+    loads: int = 0
+    counted: bool = False
 
 
 class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
     """Serves requests from composed contexts, and keeps chunk states while their prompts are prefilled.
 
     vLLM makes one for the scheduler and one for the model. Name it with
-    `--kv-transfer-config '{"kv_connector": "LinearKVConnector", "kv_role": "kv_both"}'`.
+    `--kv-transfer-config '{"kv_connector": "LinearKVConnector", "kv_role": "kv_both", "kv_connector_extra_config":
+    {"store": "store/"}}'`; see `linearkv.vllm.serving.Options`.
     """
 
     def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig") -> None:
         versions.check_version()
         super().__init__(vllm_config, role, kv_cache_config)
         check_config(vllm_config)
+        self._options = Options.read(vllm_config.kv_transfer_config.kv_connector_extra_config)
         self._cache_config = kv_cache_config
         self._tracked: dict[str, _Tracked] = {}
         self._ended: list[Job] = []
         self._worker: Worker | None = None
+        self._serving: Serving | None = None
+        self.counts = Counts()
 
     # Beside the scheduler
 
@@ -77,18 +100,75 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         params = (request.kv_transfer_params or {}).get(NAME)
         if params is None:
             return
-        job = JOBS.get(params.get("job"))
-        if job is None:
+        tracked = self._tracked_for(request, params)
+        if tracked is None:
             return
         # Blocks of a composed request hold what its tokens alone do not give: nobody else may find them.
         versions.salt(request, f"linearkv {uuid.uuid4()}")
-        self._tracked[request.request_id] = _Tracked(job, request.num_prompt_tokens)
+        self._tracked[request.request_id] = tracked
+
+    def _tracked_for(self, request: "Request", params: Any) -> _Tracked | None:
+        prompt = list(request.prompt_token_ids or ())
+        if isinstance(params, dict) and (job := JOBS.get(params.get("job"))) is not None:
+            return _Tracked(job, prompt)
+        try:
+            asked = parse(params, len(prompt))
+            if self._options.store is None:
+                raise Refused("this server was started without a store")
+            if request.lora_request is not None:
+                raise Refused("states are of the model without adapters")
+        except Refused as error:
+            _log.warning("Request %s is served as any other: %s", request.request_id, error)
+            self.counts.add(refused=1)
+            return None
+        job = Job(wanted=Wanted(asked.behind, maps=asked.kind == "chunk") if isinstance(asked, Index) else None)
+        return _Tracked(job, prompt, asked)
 
     def get_num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         tracked = self._tracked.get(request.request_id)
-        if tracked is None or tracked.job.context is None:
+        if tracked is None:
             return 0, False
-        return tracked.job.context.length - num_computed_tokens, False
+        if tracked.asked is not None and not self._made(tracked):
+            return None, False
+        composed = tracked.job.composed
+        return (0 if composed is None else composed.length - num_computed_tokens), False
+
+    def _made(self, tracked: _Tracked) -> bool:
+        """Whether the context of a request is made, or cannot be; begins to make it otherwise."""
+        asked = tracked.asked
+        if isinstance(asked, Index) and not asked.behind:
+            return True
+        if tracked.loading is None:
+            busy = sum(other.loading is not None for other in self._tracked.values())
+            if busy >= LOADING_AT_A_TIME:
+                return False
+            wanted = asked if isinstance(asked, Compose) else Compose(asked.behind, ())  # type: ignore[union-attr]
+            tracked.loading = self.serving.begin(wanted, tracked.prompt)
+        if not tracked.loading.ready(WAIT_S):
+            return False
+        self._count(tracked, tracked.loading)
+        tracked.job.composed = tracked.loading.composed
+        if isinstance(asked, Index) and tracked.job.composed is None:
+            tracked.job.wanted = None
+            tracked.job.problem = tracked.loading.reason
+        return True
+
+    def _count(self, tracked: _Tracked, loading: Loading) -> None:
+        if tracked.counted:
+            return
+        tracked.counted = True
+        self.counts.add(bytes=loading.bytes, seconds=loading.seconds)
+        if loading.reason.startswith(("refused", "failed")):
+            _log.warning("A request is served as any other: %s", loading.reason)
+            self.counts.add(**{loading.reason.partition(":")[0]: 1})
+        if isinstance(tracked.asked, Index):
+            return
+        if loading.composed is None:
+            self.counts.add(prefilled=1)
+        else:
+            self.counts.add(
+                composed=1, chunks=loading.hits, tokens=loading.composed.length, partly=bool(loading.reason)
+            )
 
     def update_state_after_alloc(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
         tracked = self._tracked.get(request.request_id)
@@ -115,12 +195,20 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
             if tracked is None:
                 continue
             if tracked.load:
-                plan.loads.append(Load(tracked.job, tracked.blocks))
+                plan.loads.append(Load(tracked.job, tracked.blocks, tracked.job.composed))
                 tracked.load = False
-            start = starts[request_id]
-            if tracked.job.wanted is not None and start < tracked.prompt:
-                computed = min(tokens, tracked.prompt - start)
-                plan.steps.append(Step(tracked.job, tracked.blocks, start, computed, tracked.prompt))
+                if isinstance(tracked.asked, Compose):
+                    tracked.job.composed = None  # should it be needed again, it is made again
+                tracked.loads += 1
+                if tracked.loads > 1:
+                    self.counts.add(recomposed=1)
+            if tracked.loading is not None:
+                plan.loaded.append(tracked.loading)
+                tracked.loading = None
+            start, prompt = starts[request_id], len(tracked.prompt)
+            if tracked.job.wanted is not None and start < prompt:
+                computed = min(tokens, prompt - start)
+                plan.steps.append(Step(tracked.job, tracked.blocks, start, computed, prompt))
         return plan
 
     def request_finished(self, request: "Request", block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
@@ -130,9 +218,26 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         self, request: "Request", block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         tracked = self._tracked.pop(request.request_id, None)
-        if tracked is not None:
-            self._ended.append(tracked.job)
-        return False, None
+        if tracked is None:
+            return False, None
+        self._ended.append(tracked.job)
+        if tracked.loading is not None:
+            self.serving.end(tracked.loading)
+        if not isinstance(tracked.asked, Index):
+            return False, None
+        captured = tracked.job.captured
+        if captured is None:
+            return False, {NAME: {"indexed": False, "reason": tracked.job.problem or "the request ended early"}}
+        self.serving.keep(tracked.asked, tracked.prompt, captured)
+        return False, {NAME: {"indexed": True}}
+
+    @property
+    def serving(self) -> Serving:
+        """The store, which the half beside the model has opened."""
+        beside = self if self._worker is not None else get_kv_transfer_group()
+        serving: Serving | None = beside._serving
+        assert serving is not None
+        return serving
 
     # Beside the model
 
@@ -141,34 +246,70 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         cached = {name: layers[name] for group in self._cache_config.kv_cache_groups for name in group.layer_names}
         vocab_size = self._vllm_config.model_config.hf_text_config.vocab_size
         self._worker = Worker(model_with(cached), cached, self._cache_config, vocab_size)
+        if self._options.store is not None:
+            self._serving = self._opened(self._worker)
+
+    def _opened(self, worker: Worker) -> Serving:
+        config = self._vllm_config
+        text = config.model_config.hf_text_config
+        primer_ids: list[int] = []
+        if self._options.conditioning == "primer":
+            primer_ids = PromptFormat(checkpoint_folder(config), text.vocab_size).primer_ids
+        identity = identify(worker, config)
+        return Serving(self._options, Settings(), worker, identity, text.layer_types, primer_ids, self.counts)
 
     @property
     def worker(self) -> Worker:
         assert self._worker is not None
         return self._worker
 
-    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
-        super().bind_connector_metadata(connector_metadata)
-        assert isinstance(connector_metadata, StepPlan)
-        for job in connector_metadata.ended:
-            self.worker.forget(job)
-        if connector_metadata.steps:
-            self.worker.begin(connector_metadata.steps)
-
-    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+    @property
+    def plan(self) -> StepPlan:
         plan = self._get_connector_metadata()
         assert isinstance(plan, StepPlan)
-        if plan.loads:
-            self.worker.load(plan.loads, kwargs.get("attn_metadata") or forward_context.attn_metadata)
+        return plan
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        for job in self.plan.ended:
+            self.worker.forget(job)
+        if self.plan.steps:
+            self.worker.begin(self.plan.steps)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        if self.plan.loads:
+            self.worker.load(self.plan.loads, kwargs.get("attn_metadata") or forward_context.attn_metadata)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing is left to wait for: contexts are written before the step."""
+        self.worker.arrive(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
         """Pages are not saved; states are kept as the model computes them."""
 
     def wait_for_save(self) -> None:
         self.worker.end()
+        for loading in self.plan.loaded:
+            self.serving.end(loading)
+
+    def shutdown(self) -> None:
+        if self._serving is not None:
+            self._serving.close()
+            self._serving = None
 
     def reset_cache(self) -> bool | None:
+        """Nothing to reset: what this keeps is right for as long as the model is what it is."""
         return True
+
+    # Metrics
+
+    def get_kv_connector_stats(self) -> Stats | None:
+        new = self.counts.new()
+        return Stats(new) if new else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Stats:
+        return Stats(data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, *args: Any, **kwargs: Any) -> PromMetrics:
+        return PromMetrics(*args, **kwargs)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from linearkv.states import Context
+from linearkv.vllm.composed import Composed
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class Job:
     """One request's business with the plugin.
 
     Attributes:
-        context: what the request stands behind, its first `context.length` tokens; None for nothing.
+        composed: what the request stands behind, its first `composed.length` tokens; None for nothing.
         wanted: what to keep; None for nothing.
         captured: what was kept, once the prompt was prefilled.
         problem: why nothing was kept.
         loads: how often the context was written into vLLM's blocks: more than once after a preemption.
     """
 
-    context: Context | None = None
+    composed: Composed | None = None
     wanted: Wanted | None = None
     captured: Captured | None = None
     problem: str = ""

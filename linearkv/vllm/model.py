@@ -4,7 +4,6 @@ import os
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,17 +11,18 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-import linearkv
 from linearkv.composition import compose
 from linearkv.errors import LinearKVError
-from linearkv.identity import WEIGHT_FILES, ModelIdentity, digest_folder, digest_parameters
+from linearkv.identity import WEIGHT_FILES, ModelIdentity, digest_folder
 from linearkv.kernels.relocate import relocate
 from linearkv.models import GDNModel, Sampling
-from linearkv.models.base import TokenIds, digest_config, kernels_used
+from linearkv.models.base import TokenIds
 from linearkv.models.loading import REFERENCE
 from linearkv.models.widening import widen_heads
 from linearkv.states import ChunkState, Context, PrefixState
 from linearkv.vllm import CONNECTOR, register, versions
+from linearkv.vllm.composed import Composed
+from linearkv.vllm.identify import identify
 from linearkv.vllm.jobs import JOBS, Captured, Job, Wanted
 from linearkv.vllm.worker import Worker
 
@@ -46,6 +46,8 @@ class VLLMModel(GDNModel):
         UnsupportedModelError: an engine that LinearKV does not serve; the message names what.
         FileNotFoundError: no checkpoint in the folder.
     """
+
+    has_servers = True
 
     def __init__(self, source: str | Path, **options: Any) -> None:
         versions.check_version()
@@ -109,16 +111,7 @@ class VLLMModel(GDNModel):
         return () if listed is None else tuple(listed) if isinstance(listed, list) else (listed,)
 
     def identify(self) -> ModelIdentity:
-        return ModelIdentity(
-            weights=self._weights,
-            config=digest_config(self.config),
-            parameters=digest_parameters(self._worker.model.named_parameters()),
-            compute_dtype=str(self.dtype).removeprefix("torch."),
-            attention_backend=type(self._worker.attention[0].cache.impl).__name__,
-            gdn_backend=getattr(self._worker.gdn[0].module, "gdn_prefill_backend", "cpu"),
-            versions={"torch": version("torch"), "vllm": versions.installed()},
-            producer=f"linearkv {linearkv.__version__} in vLLM on {self.device.type}{kernels_used(self.device)}",
-        )
+        return identify(self._worker, self._config, self._weights)
 
     def rotary(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self._worker.rotary(positions)
@@ -194,7 +187,7 @@ class VLLMModel(GDNModel):
         stop = self.stop_ids if stop is None else stop
         params = self._params(max_new_tokens, stop, Sampling())
         requests = [
-            self._start(context, _ids(sequence), params, Job(context=_unless_empty(context)))
+            self._start(context, _ids(sequence), params, Job(composed=_composed(context)))
             for context, sequence in zip(contexts, sequences, strict=True)
         ]
         return [[token for token in self._tokens(*request) if token not in stop] for request in requests]
@@ -213,7 +206,7 @@ class VLLMModel(GDNModel):
         if not ids:
             raise LinearKVError("generation needs at least one token behind the context")
         params = self._params(max_new_tokens, stop, sampling or Sampling())
-        request = self._start(context, ids, params, Job(context=_unless_empty(context)))
+        request = self._start(context, ids, params, Job(composed=_composed(context)))
         for token in self._tokens(*request):
             if token in stop:
                 return
@@ -230,7 +223,7 @@ class VLLMModel(GDNModel):
         jobs, requests = [], []
         for context, ids in work:
             start = context.length if context is not None else 0
-            job = Job(context=_unless_empty(context), wanted=Wanted(start, wanted.maps, wanted.logits))
+            job = Job(composed=_composed(context), wanted=Wanted(start, wanted.maps, wanted.logits))
             jobs.append(job)
             requests.append(self._start(context, ids, params, job))
         for request in requests:
@@ -312,8 +305,8 @@ def _ids(token_ids: TokenIds) -> list[int]:
     return ids
 
 
-def _unless_empty(context: Context | None) -> Context | None:
-    return context if context is not None and context.length else None
+def _composed(context: Context | None) -> Composed | None:
+    return Composed.of(context) if context is not None and context.length else None
 
 
 def _parts(captured: Captured, *names: str) -> dict[str, torch.Tensor]:

@@ -13,6 +13,7 @@ block the state would be found in by its position.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from linearkv.errors import LinearKVError, UnsupportedModelError
 from linearkv.kernels.chunk_delta import chunk_delta
 from linearkv.models.capture import L2_NORM_EPS
 from linearkv.states import Context
+from linearkv.vllm.composed import Composed
 from linearkv.vllm.jobs import Captured, Job, Wanted
 
 Blocks = tuple[list[int], ...]
@@ -34,6 +36,7 @@ class Load(NamedTuple):
 
     job: Job
     blocks: Blocks
+    composed: Composed | None
 
 
 class Step(NamedTuple):
@@ -104,6 +107,8 @@ class Worker:
         self._steps: list[Step] = []
         self._rows: dict[int, tuple[int, int, int]] | None = None
         self._layer: Layer | None = None
+        self._pending: dict[str, list[tuple[torch.cuda.Event, Callable[[], None]]]] = {}
+        self._waiting: ExitStack | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -129,41 +134,64 @@ class Worker:
             return conv, recurrent.view(blocks, heads, key_dim, value_dim)
         return conv, recurrent.transpose(2, 3)
 
+    # Loading
+
     def load(self, loads: Sequence[Load], metadata: Mapping[str, Any]) -> None:
-        """Writes contexts where the coming step will look for them.
+        """Writes contexts where the coming step will look for them; on a GPU each layer's when the step comes to it.
 
         Args:
             metadata: of the coming step, by layer.
-
-        Raises:
-            LinearKVError: the step does not run the request it was to be loaded for.
         """
+        # A step in which every request computes one token may be a CUDA graph, which does not come by here.
+        by_layer = metadata[self.gdn[0].name].num_prefills > 0
         for load in loads:
-            context = load.job.context
-            assert context is not None
-            self._write_states(context, load.blocks, metadata)
-            self._write_keys(context, load.blocks)
+            composed = load.composed
+            assert composed is not None
+            slots: dict[int, torch.Tensor] = {}
+            for part in composed.parts:
+                for place, layer in enumerate(self.gdn[part.gdn]):
+                    row = self._row(layer, load.blocks, metadata)
+                    write = partial(self._write_state, layer, row, part.context, place)
+                    self._write(layer.name, part.ready, write, by_layer)
+                for place, layer in enumerate(self.attention[part.attention]):
+                    if layer.group not in slots:
+                        blocks = load.blocks[layer.group]
+                        slots[layer.group] = _slots(blocks, layer.block_size, composed.length).to(self.device)
+                    write = partial(self._write_keys, layer, slots[layer.group], part.context, place)
+                    self._write(layer.name, part.ready, write, by_layer)
             load.job.loads += 1
+        if self._pending:
+            self._waiting = ExitStack()
+            for layer in self.gdn:
+                if layer.name in self._pending:
+                    self._waiting.enter_context(_wrapped_core(layer.module, self._arrive(layer.name)))
 
-    def _write_states(self, context: Context, blocks: Blocks, metadata: Mapping[str, Any]) -> None:
-        for place, layer in enumerate(self.gdn):
-            row = self._row(layer, blocks, metadata)
-            conv, recurrent = self.states(layer)
-            conv[row].copy_(context.conv_tail[place])
-            recurrent[row].copy_(context.recurrent[place])
+    def arrive(self, name: str) -> None:
+        """Before a layer is computed: writes what is waited for of it."""
+        for ready, write in self._pending.pop(name, ()):
+            ready.wait()
+            write()
 
-    def _write_keys(self, context: Context, blocks: Blocks) -> None:
-        slots: dict[int, torch.Tensor] = {}
-        for place, layer in enumerate(self.attention):
-            if layer.group not in slots:
-                slots[layer.group] = _slots(blocks[layer.group], layer.block_size, context.length).to(self.device)
-            layer.cache.impl.do_kv_cache_update(
-                layer.cache,
-                context.key[place],
-                context.value[place],
-                layer.cache.kv_cache,
-                slots[layer.group],
-            )
+    def _arrive(self, name: str) -> Callable[..., None]:
+        return lambda *given: self.arrive(name)
+
+    def _write(self, name: str, ready: "torch.cuda.Event | None", write: Callable[[], None], by_layer: bool) -> None:
+        if ready is not None and by_layer:
+            self._pending.setdefault(name, []).append((ready, write))
+            return
+        if ready is not None:
+            ready.wait()
+        write()
+
+    def _write_state(self, layer: Layer, row: int, context: Context, place: int) -> None:
+        conv, recurrent = self.states(layer)
+        conv[row].copy_(context.conv_tail[place])
+        recurrent[row].copy_(context.recurrent[place])
+
+    def _write_keys(self, layer: Layer, slots: torch.Tensor, context: Context, place: int) -> None:
+        layer.cache.impl.do_kv_cache_update(
+            layer.cache, context.key[place], context.value[place], layer.cache.kv_cache, slots
+        )
 
     def _row(self, layer: Layer, blocks: Blocks, metadata: Mapping[str, Any]) -> int:
         """The row of a GDN layer's cache that holds the running state of the request with these blocks."""
@@ -198,6 +226,11 @@ class Worker:
 
     def end(self) -> None:
         """After the forward pass: finish what is complete, and stop listening."""
+        if self._waiting is not None:
+            self._waiting.close()
+            self._waiting = None
+            for name in list(self._pending):  # of a step that did not come to all of its layers
+                self.arrive(name)
         if self._hooks is None:
             return
         self._hooks.close()
@@ -243,7 +276,8 @@ class Worker:
         if transition is not None:
             # vLLM's kernels round more than ours. Taken from where they end, the map leads from the state they began
             # with to the very state they came to.
-            before = step.job.context.recurrent if step.job.context is not None else torch.zeros_like(after)
+            composed = step.job.composed
+            before = composed.recurrent if composed is not None else torch.zeros_like(after)
             update = after - transition @ before
         return Captured(
             transition=transition,

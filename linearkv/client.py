@@ -1,0 +1,70 @@
+"""Requests to a vLLM server that serves from LinearKV's states: prompts of chunks, with their boundaries attached.
+
+    from linearkv import PromptFormat
+    from linearkv.client import completion
+
+    prompt = PromptFormat("Qwen3.5-27B/", vocab_size=248320)
+    body = completion(prompt, chunks, "When does the ferry leave?", model="Qwen3.5-27B", max_tokens=64)
+    httpx.post("http://localhost:8000/v1/completions", json=body)
+
+What is sent is an ordinary completion of token ids: a server without LinearKV answers it as well. vLLM is not needed
+here.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from linearkv.prompt import PromptFormat
+from linearkv.vllm.asked import Compose, Index, chunk_id
+
+
+def completion(
+    prompt: PromptFormat,
+    chunks: Sequence[str],
+    question: str,
+    *,
+    order: str = "bidirectional",
+    pivot: int = 0,
+    **options: Any,
+) -> dict[str, Any]:
+    """The body of a request to `/v1/completions`: a question behind chunks, in the order given.
+
+    Args:
+        prompt: of the model and system prompt that the store was indexed with.
+        chunks: as they were indexed: `hit.rendered` of what `Engine.search` found.
+        order: which recurrent state the question starts from, see `linearkv.compose`.
+        pivot: chunks at the end that the server prefills for real.
+        options: of the completion: model, max_tokens, temperature, stream, ...
+
+    Raises:
+        LinearKVError: the question is empty.
+    """
+    ids = [prompt.chunk_ids(chunk) for chunk in chunks]
+    named = tuple((len(chunk), chunk_id(chunk)) for chunk in ids)
+    asked = Compose(len(prompt.prefix_ids), named, order, pivot)
+    tokens = [*prompt.prefix_ids, *(token for chunk in ids for token in chunk), *prompt.question_ids(question)]
+    return {
+        "stop_token_ids": sorted(prompt.stop_ids),
+        **options,
+        "prompt": tokens,
+        "kv_transfer_params": asked.params(),
+    }
+
+
+def indexing(prompt: PromptFormat, chunks: Sequence[str], **options: Any) -> Iterator[dict[str, Any]]:
+    """Bodies of requests to `/v1/completions` that have the server index chunks: the prefix, then one for each chunk.
+
+    Send them in this order, the first to its end before the others. Every answer carries
+    `{"linearkv": {"indexed": ...}}` in its `kv_transfer_params`, with a reason where it is false.
+
+    Args:
+        prompt: as for `completion`.
+        chunks: texts, which will be found again by the same texts.
+        options: of the completion: model.
+    """
+    prefix = prompt.prefix_ids
+    common = {**options, "max_tokens": 1, "temperature": 0}
+    yield {**common, "prompt": list(prefix), "kv_transfer_params": Index("prefix").params()}
+    for chunk in chunks:
+        ids = prompt.chunk_ids(chunk)
+        yield {**common, "prompt": [*prefix, *ids], "kv_transfer_params": Index("chunk", len(prefix)).params()}

@@ -1,0 +1,380 @@
+"""Stored states for the requests of a vLLM server: found, loaded and composed beside the engine, which goes on.
+
+A context is made by a thread of its own, before its request is scheduled, from the pages of one tenant's store. On a
+GPU, copies and compositions run on a stream of their own, a few layers at a time; the engine's step waits for each
+layer's part only when it comes to that layer.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from linearkv.cache import NO_TAG, Hit, Miss, NotStored, Page, encode, open_pages
+from linearkv.device_states import DeviceStates
+from linearkv.errors import LinearKVError
+from linearkv.identity import ModelIdentity, chunk_key, prefix_key
+from linearkv.settings import Settings
+from linearkv.state_cache import content_tags
+from linearkv.states import ChunkState, PrefixState
+from linearkv.storage import pack, pack_prefix, unpack, unpack_prefix
+from linearkv.tenants import open_tenant
+from linearkv.vllm.asked import Compose, Index, Refused
+from linearkv.vllm.composed import LAYERS_AT_A_TIME, Composed, compose_in_parts
+from linearkv.vllm.jobs import Captured
+from linearkv.vllm.metrics import Counts
+from linearkv.vllm.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+WRITES_AHEAD = 4
+"""States that wait to be written; indexing waits when there are more."""
+STAGED = 2
+"""Parts of a page that are on the GPU at a time: one that is composed, one that arrives."""
+PREFIXES = 8
+"""Prefixes that are kept where the model computes."""
+
+
+@dataclass
+class Options:
+    """What `kv_connector_extra_config` may say; everything else is a setting, see `linearkv.Settings`.
+
+    Attributes:
+        store: folder of the store; without one, requests from outside are served as any other.
+        tenant: whose states.
+        conditioning: what chunks were indexed behind, see `Engine.open`.
+    """
+
+    store: str | None = None
+    tenant: str = "default"
+    conditioning: str = "prefix"
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> "Options":
+        """Raises LinearKVError for what is not known."""
+        try:
+            options = cls(**given)
+        except TypeError as error:
+            raise LinearKVError(
+                f"kv_connector_extra_config has {', '.join(given)}; LinearKV knows store, tenant and conditioning"
+            ) from error
+        if options.conditioning not in ("prefix", "primer", "none"):
+            raise LinearKVError(f"unknown conditioning {options.conditioning!r}: expected prefix, primer or none")
+        return options
+
+
+@dataclass
+class Loading:
+    """A context that is being made for one request.
+
+    Attributes:
+        asked: as the request says it.
+        composed: the context; None if there is none to be had, and `reason` says why.
+        hits: chunks whose states are in it.
+        bytes: loaded for it from below host memory.
+        seconds: that it took.
+    """
+
+    asked: Compose
+    composed: Composed | None = None
+    reason: str = ""
+    hits: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    tiers: dict[str, int] = field(default_factory=dict)
+    _reserved: int = 0
+    _done: threading.Event = field(default_factory=threading.Event)
+
+    def ready(self, wait: float = 0.0) -> bool:
+        """Whether it is made; waits so many seconds for it."""
+        return self._done.wait(wait)
+
+
+class Serving:
+    """The store of one tenant behind one engine.
+
+    Args:
+        worker: of the engine.
+        identity: of its model.
+        layer_types: of its model.
+        primer_ids: ids of the primer, where chunks stand behind one.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        settings: Settings,
+        worker: Worker,
+        identity: ModelIdentity,
+        layer_types: Sequence[str],
+        primer_ids: Sequence[int],
+        counts: Counts,
+    ) -> None:
+        assert options.store is not None
+        self._worker = worker
+        self._identity = identity
+        self._layer_types = list(layer_types)
+        self._policy = settings.storage
+        self._conditioning = options.conditioning
+        self._primer = list(primer_ids)
+        self._counts = counts
+        tenant = open_tenant(Path(options.store), options.tenant)
+        self._secret = tenant.secret
+        self._tag = content_tags(tenant.secret)
+        self.pages = open_pages(
+            tenant.folder,
+            tenant.secret,
+            memory_bytes=settings.memory_budget,
+            disk_bytes=settings.disk_budget,
+            backend=settings.cache,
+            remote=settings.remote_url,
+            remote_days=settings.remote_days,
+        )
+        on_gpu = worker.device.type != "cpu"
+        self._on_device = DeviceStates(settings.device_budget if on_gpu else 0)
+        self._stream = torch.cuda.Stream(worker.device) if on_gpu else None
+        self._prefixes: dict[str, PrefixState] = {}
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="linearkv-load")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="linearkv-write")
+        self._writing: dict[str, Future[None]] = {}
+        self._lock = threading.Lock()
+        self._room_to_write = threading.Semaphore(WRITES_AHEAD)
+
+    def close(self) -> None:
+        """Writes what was captured, then closes the store."""
+        self._loader.shutdown(cancel_futures=True)
+        self._writer.shutdown()
+        self._on_device.clear()
+        self.pages.close()
+
+    # Composing
+
+    def begin(self, asked: Compose, prompt: Sequence[int]) -> Loading:
+        """Starts to make the context of a request, which `Loading.ready` tells the end of."""
+        loading = Loading(asked)
+        ids = list(prompt)
+
+        def load() -> None:
+            started = time.perf_counter()
+            pages: dict[str, Page] = {}
+            try:
+                with torch.inference_mode(), torch.cuda.stream(self._stream):
+                    pages = self._load(loading, ids)
+            except Refused as error:
+                loading.reason = f"refused: {error}"
+            except Exception as error:  # whatever it is, the request is prefilled as any other
+                _log.exception("A context could not be made; its request is prefilled")
+                loading.reason = f"failed: {type(error).__name__}: {error}"
+            loading.seconds = time.perf_counter() - started
+            loading._done.set()
+            self._promote(pages)
+
+        self._loader.submit(load)
+        return loading
+
+    def end(self, loading: Loading) -> None:
+        """Lets go of a context that was written, or is not needed any more."""
+        written = self._recorded()
+
+        def release() -> None:
+            if written is not None and self._stream is not None:
+                self._stream.wait_event(written)  # the engine may be reading what is let go of here
+            loading.composed = None
+            self._on_device.release(loading._reserved)
+            loading._reserved = 0
+
+        self._loader.submit(release)  # behind the load, should that still be going on
+
+    def _load(self, loading: Loading, prompt: list[int]) -> dict[str, Page]:
+        """Makes the context; returns the pages that were brought to the device for it, by key."""
+        asked = loading.asked
+        prefix_ids, chunks = asked.split(prompt)
+        chunks = chunks[: len(chunks) - asked.pivot] if asked.pivot else chunks
+        while chunks and len(prefix_ids) + sum(map(len, chunks)) >= len(prompt):
+            chunks = chunks[:-1]  # the last token is computed: the answer follows from it
+        if len(prefix_ids) >= len(prompt):
+            raise Refused("nothing stands behind the prefix")
+        prefix = self._prefix(prefix_ids)
+        if prefix is None:
+            loading.reason = "the prefix is not in the store"
+            return {}
+        states, pages = self._states(loading, prefix_ids, chunks)
+        if len(states) < len(chunks):
+            loading.reason = f"chunk {len(states)} is not in the store"
+        if self._stream is not None:
+            loading._reserved = self._gpu_bytes(prefix, states)
+            if not self._on_device.reserve(loading._reserved):
+                loading.reason = (
+                    f"failed: the context takes {loading._reserved} bytes of GPU memory, more than is left of "
+                    f"LINEARKV_DEVICE_BUDGET"
+                )
+                loading._reserved = 0
+                return {}
+        loading.composed = compose_in_parts(prefix, states, asked.order, self._layer_types, self._stream)
+        loading.hits = len(states)
+        return pages
+
+    def _gpu_bytes(self, prefix: PrefixState, states: Sequence[ChunkState | Page]) -> int:
+        """What making a context takes of a GPU: the context, and some layers of the pages at a time."""
+        tokens = prefix.length + sum(len(_token_ids(state)) for state in states)
+        per_token = 2 * prefix.key[:, :0].numel() if not prefix.length else 2 * prefix.key[:, 0].nbytes
+        pages = sum(state.nbytes for state in states if isinstance(state, Page))
+        return (
+            prefix.recurrent.nbytes + tokens * per_token + pages * STAGED * LAYERS_AT_A_TIME // len(self._layer_types)
+        )
+
+    def _promote(self, pages: dict[str, Page]) -> None:
+        """Keeps states on the device that a request brought there, as long as there is room for all of them."""
+        if self._stream is None or not pages:
+            return
+        try:
+            with torch.inference_mode(), torch.cuda.stream(self._stream):
+                for key, page in pages.items():
+                    if not self._on_device.has_room(page.nbytes):
+                        return
+                    tensors = {**page.tensors_on(self._worker.device), "token_ids": page.tensors["token_ids"].clone()}
+                    self._on_device.put(key, page.tag, unpack(tensors))
+        except RuntimeError as error:  # no room on the GPU beside the engine; host memory has them
+            _log.warning("States are not kept on the GPU: %s", error)
+
+    def _prefix(self, ids: list[int]) -> PrefixState | None:
+        """The stored prefix with these ids, on the device."""
+        key = self._prefix_key(ids)
+        prefix = self._prefixes.pop(key, None)
+        if prefix is None:
+            found = self._stored([key])[key]
+            if not isinstance(found, Hit):
+                return None
+            # A copy, since it stays and must not hold the page.
+            tensors = {name: tensor.clone() for name, tensor in found.page.tensors_on(self._worker.device).items()}
+            prefix = unpack_prefix(tensors, self._worker.rotary)
+        self._prefixes[key] = prefix
+        while len(self._prefixes) > PREFIXES:
+            del self._prefixes[next(iter(self._prefixes))]
+        return prefix
+
+    def _states(
+        self, loading: Loading, prefix_ids: list[int], chunks: list[list[int]]
+    ) -> tuple[list[ChunkState | Page], dict[str, Page]]:
+        """States of the chunks up to the first that is unknown or damaged; and those not on the device, by key."""
+        keys = [self._chunk_key(prefix_ids, chunk) for chunk in chunks]
+        here = self._on_device.get(dict.fromkeys(keys))
+        found = self._stored([key for key in dict.fromkeys(keys) if key not in here])
+        states: list[ChunkState | Page] = []
+        pages = {}
+        for key in keys:
+            result = found.get(key)
+            if key in here:
+                states.append(here[key])
+                tier = "device"
+            elif isinstance(result, Hit):
+                states.append(result.page)
+                pages[key] = result.page
+                tier = result.tier
+                loading.bytes += result.bytes_loaded
+            else:
+                assert result is not None
+                self._counts.add(damaged=int(result.damaged))
+                break
+            loading.tiers[tier] = loading.tiers.get(tier, 0) + 1
+        return states, pages
+
+    # Indexing
+
+    def keep(self, index: Index, prompt: Sequence[int], captured: Captured) -> None:
+        """Writes what was captured of a request to index: every later request finds it; on disk it is some moments
+        later."""
+        ids = list(prompt)
+        key = self._prefix_key(ids) if index.kind == "prefix" else self._key(ids[: index.behind], ids[index.behind :])
+        self._room_to_write.acquire()
+        with self._lock:
+            done = self._writer.submit(self._write, key, index, ids, captured, self._recorded())
+            self._writing[key] = done
+        done.add_done_callback(partial(self._written, key))
+
+    def _recorded(self) -> "torch.cuda.Event | None":
+        """An event after what the engine has given its device so far."""
+        if self._stream is None:
+            return None
+        event = torch.cuda.Event()
+        event.record()
+        return event
+
+    def _written(self, key: str, done: "Future[None]") -> None:
+        with self._lock:
+            if self._writing.get(key) is done:
+                del self._writing[key]
+        self._room_to_write.release()
+        if (error := done.exception()) is not None:
+            self._counts.add(not_stored=1)
+            _log.error("A state was not stored: %s", error)
+
+    def _stored(self, keys: Sequence[str]) -> dict[str, Hit | Miss]:
+        """Pages of `keys`; those that are being written are waited for."""
+        with self._lock:
+            writing = [self._writing[key] for key in keys if key in self._writing]
+        wait(writing)
+        return self.pages.get(list(keys))
+
+    def _write(
+        self, key: str, index: Index, ids: list[int], captured: Captured, made: "torch.cuda.Event | None"
+    ) -> None:
+        if made is not None:
+            made.synchronize()
+        assert captured.conv_tail is not None and captured.key is not None and captured.value is not None
+        if index.kind == "prefix":
+            assert captured.recurrent is not None
+            prefix = PrefixState(
+                captured.recurrent,
+                captured.conv_tail,
+                captured.key,
+                captured.value,
+                torch.tensor(ids),
+                self._worker.rotary,
+            )
+            page = encode(key, pack_prefix(prefix, self._layer_types), secret=self._secret, kind="prefix")
+        else:
+            assert captured.transition is not None and captured.update is not None
+            state = ChunkState(
+                captured.transition,
+                captured.update,
+                captured.conv_tail,
+                captured.key,
+                captured.value,
+                torch.tensor(ids[index.behind :]),
+            )
+            tag = self._tag(index.text) if index.text else NO_TAG
+            page = encode(key, pack(state, self._layer_types, self._policy), secret=self._secret, tag=tag)
+        outcome = self.pages.put([page])[key]
+        if isinstance(outcome, NotStored):
+            raise LinearKVError(outcome.reason)
+        self._counts.add(stored=1)
+
+    # Keys
+
+    def _chunk_key(self, prefix_ids: list[int], ids: list[int]) -> str:
+        behind = {"prefix": prefix_ids, "primer": [*prefix_ids, *self._primer], "none": []}[self._conditioning]
+        return self._key(behind, ids)
+
+    def _key(self, behind: list[int], ids: list[int]) -> str:
+        return chunk_key(
+            self._secret,
+            self._identity,
+            prefix_token_ids=behind or None,
+            chunk_token_ids=ids,
+            storage_policy=self._policy,
+        )
+
+    def _prefix_key(self, ids: list[int]) -> str:
+        return prefix_key(self._secret, self._identity, ids)
+
+
+def _token_ids(state: ChunkState | Page) -> torch.Tensor:
+    return state.token_ids if isinstance(state, ChunkState) else state.tensors["token_ids"]
