@@ -55,7 +55,10 @@ class VLLMModel(GDNModel):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         register()
         import vllm
+        from vllm.distributed.kv_transfer import has_kv_transfer_group
 
+        if has_kv_transfer_group():
+            raise LinearKVError("this process has an engine of vLLM already: close that first")
         self.folder = REFERENCE if str(source) == "reference" else Path(source)
         if not (self.folder / "config.json").is_file():
             raise FileNotFoundError(
@@ -214,8 +217,11 @@ class VLLMModel(GDNModel):
 
     def close(self) -> None:
         """Ends the engine. vLLM lets go of its memory when nothing refers to it any more."""
+        from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
+
         with self._one_at_a_time:
             self._engine.engine_core.shutdown()
+            ensure_kv_transfer_shutdown()
 
     def _capture(self, work: Sequence[tuple[Context | None, list[int]]], wanted: Wanted) -> list[Captured]:
         """Prefills token ids, each behind its context, and returns what was to be kept of them."""
@@ -256,6 +262,8 @@ class VLLMModel(GDNModel):
                 f"{before + len(ids)} tokens and an answer of {params.max_tokens} do not fit the {limit} positions "
                 f"that vLLM was started with (max_model_len)"
             )
+        if before + len(ids) == 1 and self.device.type == "cpu":
+            raise LinearKVError("vLLM's CPU backend cannot compute a prompt of one token")
         number = JOBS.add(job)
         params = params.clone()
         params.extra_args = {"kv_transfer_params": {"linearkv": {"job": number}}}
