@@ -17,5 +17,6 @@ def register() -> None:
         return
     if versions.installed() in versions.TESTED:
         versions.register_text_model()
+        versions.mend_start()
         loaded.watch()
     KVConnectorFactory.register_connector(CONNECTOR, "linearkv.vllm.connector", CONNECTOR)

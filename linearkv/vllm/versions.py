@@ -4,6 +4,9 @@ The plugin reads and writes vLLM's own state, so a release it was not run with c
 error. Everything that depends on the release is here.
 """
 
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from linearkv.errors import LinearKVError
@@ -49,6 +52,17 @@ def register_text_model() -> None:
     methods = {name: vars(whole)[name] for name in vars(whole) if name.startswith("get_mamba_state_")}
     text = type("Qwen3_5TextForCausalLM", (qwen3_5.Qwen3_5ForCausalLM, IsHybrid), methods)
     ModelRegistry.register_model("Qwen3_5ForCausalLM", text)
+
+
+def mend_start() -> None:
+    """Lets vLLM's CPU engine (0.32) start in a process that has llvmlite, which LMCache brings along.
+
+    At its start the engine asks every object of every module for its `__dict__`, and llvmlite's library answers with
+    something that is none.
+    """
+    if find_spec("vllm.triton_utils.dispatcher") is not None:
+        dispatcher = import_module("vllm.triton_utils.dispatcher")
+        dispatcher.vars = lambda value: own if isinstance(own := vars(value), Mapping) else {}  # type: ignore[attr-defined]
 
 
 def resumed(cached: Any) -> set[str]:

@@ -1,0 +1,111 @@
+"""Many requests of every kind at once, in an engine with so few blocks that it has to preempt."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from linearkv.client import completion, indexing
+
+from .conftest import open_engine, sampling
+
+BLOCK = 640
+BLOCKS = 14
+"""Few: a request takes one of each of three groups of GDN layers, and one for every 640 tokens of attention."""
+REQUESTS = 200
+ANSWER = 40
+
+
+def requests(prompt, chunks, questions):
+    """Composed, ordinary and to be aborted; long enough that many cross into another block while they answer."""
+    chance = random.Random(5)
+    made = []
+    for number in range(REQUESTS):
+        places = chance.sample(range(20), chance.choice([1, 3, 9, 10]))
+        body = completion(
+            prompt,
+            [chunks[place] for place in places],
+            questions[number % len(questions)].question,
+            order=chance.choice(["sequential", "bidirectional"]),
+            max_tokens=chance.choice([4, ANSWER]),
+            ignore_eos=True,
+            stop_token_ids=[],
+            logprobs=5,
+        )
+        kind = chance.choice(["composed", "composed", "ordinary", "aborted"])
+        if kind == "ordinary" or (kind == "aborted" and chance.random() < 0.3):
+            del body["kv_transfer_params"]
+        made.append((kind, body))
+    return made
+
+
+@pytest.mark.parametrize("caching", [False, True], ids=["uncached", "prefix caching"])
+def test_nothing_leaks_and_no_answer_is_wrong(checkpoint, prompt, chunks, questions, caching, tmp_path):
+    made = requests(prompt, chunks, questions)
+    with open_engine(checkpoint, tmp_path / "store") as engine:
+        for body in indexing(prompt, chunks):
+            engine.run([body])
+        expected = [engine.run([body])[0] for _, body in made]
+    options = {"num_gpu_blocks_override": BLOCKS, "max_num_batched_tokens": 256, "enable_prefix_caching": caching}
+    with open_engine(checkpoint, tmp_path / "store", **options) as engine:
+        free = engine.free_blocks
+        outputs = run_mixed(engine, made)
+        preempted = sum(output.preempted for output in outputs.values())
+        counts = engine.counts
+        assert engine.free_blocks == free
+        assert not engine.scheduler.connector._tracked
+    wanted = [number for number, (kind, _) in enumerate(made) if kind != "aborted"]
+    agree = Counter(same(outputs[number], expected[number]) for number in wanted)
+    assert agree["wrong"] == 0, agree
+    assert agree["same"] >= 0.85 * len(wanted), agree
+    assert preempted and counts["recomposed"], counts
+    assert not any(counts[name] for name in ("refused", "failed", "prefilled", "damaged"))
+    print(f"{len(wanted)} answered, {preempted} preemptions, {counts['recomposed']} composed again, {agree}")
+
+
+class Answered:
+    def __init__(self):
+        self.tokens, self.logprobs, self.preempted = [], [], 0
+
+
+def run_mixed(engine, made):
+    """Requests arrive as the engine goes on; those to be aborted are, some while they wait, some while they answer."""
+    chance = random.Random(9)
+    llm = engine.engine
+    outputs = {number: Answered() for number in range(len(made))}
+    waiting = list(range(len(made)))
+    doomed = {}
+    preempted = {}
+    while waiting or llm.has_unfinished_requests():
+        for _ in range(chance.choice([0, 1, 3])):
+            if waiting:
+                number = waiting.pop(0)
+                kind, body = made[number]
+                llm.add_request(str(number), {"prompt_token_ids": body["prompt"]}, sampling(body))
+                if kind == "aborted":
+                    doomed[number] = chance.choice([0, 1, 4, 12])
+        for output in llm.step():
+            number = int(output.request_id)
+            outputs[number].tokens = list(output.outputs[0].token_ids)
+            outputs[number].logprobs = output.outputs[0].logprobs
+        for request in engine.scheduler.requests.values():
+            preempted[request.request_id] = max(preempted.get(request.request_id, 0), request.num_preemptions)
+        for number in [number for number, steps in doomed.items() if not steps]:
+            llm.abort_request([str(number)])
+            del doomed[number]
+        doomed = {number: steps - 1 for number, steps in doomed.items()}
+    llm.step()
+    outputs[0].preempted = sum(preempted.values())
+    return outputs
+
+
+def same(answered, expected):
+    """`same`; `near`, where two tokens were as likely to bfloat16's rounding; or `wrong`."""
+    if tuple(answered.tokens) == expected.tokens:
+        return "same"
+    if len(answered.tokens) != len(expected.tokens):
+        return "wrong"
+    place = next(at for at, (a, b) in enumerate(zip(answered.tokens, expected.tokens, strict=True)) if a != b)
+    found = expected.logprobs[place]
+    gap = found[expected.tokens[place]] - found.get(answered.tokens[place], float("-inf"))
+    return "near" if gap < 0.5 else "wrong"

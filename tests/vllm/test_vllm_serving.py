@@ -1,0 +1,164 @@
+"""Requests from outside: contexts composed from a store, in the batches of a real engine."""
+
+import random
+
+import pytest
+
+from linearkv import compose
+from linearkv.client import completion, indexing
+from linearkv.kernels.compose import ORDERS
+
+from .conftest import open_engine
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return tmp_path_factory.mktemp("served") / "store"
+
+
+@pytest.fixture(scope="module")
+def served(checkpoint, store, prompt, chunks):
+    with open_engine(checkpoint, store, enable_prefix_caching=True, disable_log_stats=False) as engine:
+        first, *others = indexing(prompt, chunks)
+        (prefix,) = engine.run([first])
+        assert prefix.params == {"linearkv": {"indexed": True}}
+        assert all(done.params == {"linearkv": {"indexed": True}} for done in engine.run(others))
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def asked(prompt, chunks, questions):
+    """50 requests: some of the chunks in random order, in every order of composition, some with pivots."""
+    chance = random.Random(1)
+    made = []
+    for number in range(50):
+        places = chance.sample(range(20), chance.choice([1, 2, 5, 10, 20]))
+        order, pivot = chance.choice(ORDERS), chance.choice([0, 0, 0, 1, 2])
+        question = questions[number % len(questions)].question
+        body = completion(prompt, [chunks[place] for place in places], question, order=order, pivot=pivot)
+        made.append((body, places, question, order, min(pivot, len(places))))
+    return made
+
+
+@pytest.fixture(scope="module")
+def outputs(served, asked):
+    return served.run([body for body, *_ in asked])
+
+
+def ordinary(body):
+    return {name: value for name, value in body.items() if name != "kv_transfer_params"}
+
+
+def test_everything_but_pivots_and_question_is_reused(served, asked, outputs, prompt, chunks):
+    for (_, places, _, _, pivot), output in zip(asked, outputs, strict=True):
+        reused = places[: len(places) - pivot]
+        assert output.cached == len(prompt.prefix_ids) + sum(len(prompt.chunk_ids(chunks[place])) for place in reused)
+    counts = served.counts
+    assert counts["stored"] == 21 and counts["composed"] == 50
+    assert not any(counts[name] for name in ("refused", "failed", "prefilled", "partly", "damaged", "not_stored"))
+
+
+def test_served_logits_are_those_of_the_python_engine(asked, outputs, prompt, chunks, transformers_model):
+    """To bfloat16's rounding: transformers computes in float32 here, and composes by the same kernels' reference."""
+    model = transformers_model
+    prefix = model.prefill_prefix(prompt.prefix_ids)
+    states = model.prefill_chunks(prefix, [prompt.chunk_ids(chunk) for chunk in chunks])
+    apart, same = [], 0
+    for (_, places, question, order, pivot), output in zip(asked, outputs, strict=True):
+        cut = len(places) - pivot
+        context = compose(prefix, [states[place] for place in places[:cut]], order)
+        tail = [token for place in places[cut:] for token in prompt.chunk_ids(chunks[place])]
+        expected = model.logits(context, [*tail, *prompt.question_ids(question)])[-1].log_softmax(-1)
+        likeliest = {token: logprob for token, logprob in output.logprobs[0].items() if logprob > -10}
+        apart += [abs(float(expected[token]) - logprob) for token, logprob in likeliest.items()]
+        same += int(expected.argmax()) == output.tokens[0]
+    assert same >= 48 and sum(apart) / len(apart) < 0.08, (same, sum(apart) / len(apart), max(apart))
+
+
+def test_alone_or_in_a_batch_the_answer_is_the_same(served, asked, outputs):
+    different = 0
+    for (body, *_), together in list(zip(asked, outputs, strict=True))[:12]:
+        (alone,) = served.run([body])
+        assert alone.cached == together.cached
+        different += alone.tokens != together.tokens
+    assert different <= 1  # bfloat16 rounds a batch's products in another order
+
+
+def test_a_chunk_nobody_knows_ends_what_is_reused(served, prompt, chunks, questions):
+    unknown = "# Never indexed\n\nThe lamp is green.\n\n"
+    body = completion(prompt, [chunks[3], chunks[1], unknown, chunks[2]], questions[0].question)
+    before = served.counts["partly"]
+    (output,) = served.run([body])
+    assert output.cached == sum(map(len, (prompt.prefix_ids, prompt.chunk_ids(chunks[3]), prompt.chunk_ids(chunks[1]))))
+    assert served.counts["partly"] == before + 1
+
+
+def test_a_prompt_that_ends_with_a_chunk_computes_that_chunk(served, prompt, chunks):
+    body = completion(prompt, [chunks[3], chunks[1]], "Unused?")
+    body["prompt"] = [*prompt.prefix_ids, *prompt.chunk_ids(chunks[3]), *prompt.chunk_ids(chunks[1])]
+    (output,) = served.run([body])
+    assert output.cached == len(prompt.prefix_ids) + len(prompt.chunk_ids(chunks[3]))
+    assert output.tokens
+
+
+def test_one_token_may_stand_behind_a_context(served, prompt, chunks, transformers_model):
+    model = transformers_model
+    body = completion(prompt, [chunks[3], chunks[1]], "Unused?", order="sequential")
+    pieces = [prompt.prefix_ids, prompt.chunk_ids(chunks[3]), prompt.chunk_ids(chunks[1])]
+    body["prompt"] = [*pieces[0], *pieces[1], *pieces[2], 17]
+    (output,) = served.run([body])
+    assert output.cached == sum(map(len, pieces))
+    prefix = model.prefill_prefix(pieces[0])
+    context = compose(prefix, model.prefill_chunks(prefix, pieces[1:]), "sequential")
+    expected = model.logits(context, [17])[-1].log_softmax(-1)
+    assert all(abs(float(expected[token]) - logprob) < 0.5 for token, logprob in output.logprobs[0].items())
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda params: params["chunks"][0].__setitem__(0, params["chunks"][0][0] + 1),
+        lambda params: params["chunks"][0].__setitem__(1, "0" * 32),
+        lambda params: params.update(prefix=params["prefix"] - 1),
+        lambda params: params.update(order="random"),
+        lambda params: params.update(pivot=-1),
+        lambda params: params.update(chunks=[[1 << 40, "0" * 32]]),
+        lambda params: params.update(chunks="all"),
+        lambda params: params.update(index="chunk"),
+        lambda params: params.update(unheard=1),
+    ],
+)
+def test_boundaries_that_are_not_the_prompts_are_refused_and_the_prompt_answered(
+    served, prompt, chunks, questions, spoil
+):
+    body = completion(prompt, [chunks[5], chunks[6]], questions[1].question, max_tokens=4)
+    (expected,) = served.run([ordinary(body)])
+    spoil(body["kv_transfer_params"]["linearkv"])
+    before = served.counts["refused"]
+    (output,) = served.run([body])
+    assert served.counts["refused"] == before + 1
+    assert output.cached == expected.cached and output.logprobs == expected.logprobs
+
+
+def test_an_unknown_prefix_is_prefilled(served, prompt, chunks, questions):
+    body = completion(prompt, [chunks[5]], questions[1].question, max_tokens=2)
+    body["kv_transfer_params"]["linearkv"]["prefix"] = 0
+    body["prompt"] = body["prompt"][len(prompt.prefix_ids) :]
+    before = served.counts["prefilled"]
+    (output,) = served.run([body])
+    assert not output.cached and served.counts["prefilled"] == before + 1
+
+
+def test_what_stands_behind_an_unknown_prefix_is_not_indexed(served, prompt, chunks):
+    _, body = indexing(prompt, [chunks[0]])
+    body["prompt"] = [17, 18, 19, *body["prompt"]]
+    body["kv_transfer_params"]["linearkv"]["behind"] = 3
+    (output,) = served.run([body])
+    assert output.params == {"linearkv": {"indexed": False, "reason": "the prefix is not in the store"}}
+
+
+def test_counters_are_in_vllms_own_registry(served, outputs):
+    values = {metric.name: metric.value for metric in served.llm.get_metrics() if "linearkv" in metric.name}
+    counts = served.counts
+    assert values["vllm:linearkv_composed"] == counts["composed"] >= 50
+    assert values["vllm:linearkv_tokens"] == counts["tokens"] and values["vllm:linearkv_seconds"] > 0
