@@ -88,7 +88,6 @@ class Loading:
     hits: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    tiers: dict[str, int] = field(default_factory=dict)
     _reserved: int = 0
     _done: threading.Event = field(default_factory=threading.Event)
 
@@ -105,6 +104,9 @@ class Serving:
         identity: of its model.
         layer_types: of its model.
         primer_ids: ids of the primer, where chunks stand behind one.
+
+    Attributes:
+        found: chunks' states so far, by the tier they were found in.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class Serving:
         on_gpu = worker.device.type != "cpu"
         self._on_device = DeviceStates(settings.device_budget if on_gpu else 0)
         self._stream = torch.cuda.Stream(worker.device) if on_gpu else None
+        self.found: dict[str, int] = {}
         self._prefixes: dict[str, PrefixState] = {}
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="linearkv-load")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="linearkv-write")
@@ -283,7 +286,7 @@ class Serving:
                 assert result is not None
                 self._counts.add(damaged=int(result.damaged))
                 break
-            loading.tiers[tier] = loading.tiers.get(tier, 0) + 1
+            self.found[tier] = self.found.get(tier, 0) + 1
         return states, pages
 
     # Indexing
