@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from linearkv.eval.end_to_end import PUBLISHED
+from linearkv.vllm import register
 
 VOCABULARY = 248_320
 
@@ -37,28 +38,13 @@ def write_config(folder: Path, shape: str) -> None:
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-def register_text_model() -> None:
-    """vLLM 0.26 has the text model only inside the one that sees; later ones have it by itself."""
-    from vllm import ModelRegistry
-
-    if "Qwen3_5ForCausalLM" in ModelRegistry.get_supported_archs():
-        return
-    from vllm.model_executor.models import qwen3_5
-    from vllm.model_executor.models.interfaces import IsHybrid
-
-    whole = qwen3_5.Qwen3_5ForConditionalGeneration
-    methods = {name: vars(whole)[name] for name in vars(whole) if name.startswith("get_mamba_state_")}
-    text = type("Qwen3_5TextForCausalLM", (qwen3_5.Qwen3_5ForCausalLM, IsHybrid), methods)
-    ModelRegistry.register_model("Qwen3_5ForCausalLM", text)
-
-
 def measure(shape: str, lengths: list[int], repeats: int, eager: bool, backend: str | None) -> dict[str, Any]:
     """Seconds from a prompt to its first token, by the prompt's length."""
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import vllm
 
-    register_text_model()
+    register()
     chosen: dict[str, Any] = {} if backend is None else {"gdn_prefill_backend": backend}
     with tempfile.TemporaryDirectory() as folder:
         write_config(Path(folder), shape)

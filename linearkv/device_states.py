@@ -20,7 +20,6 @@ class DeviceStates:
     def __init__(self, budget_bytes: int) -> None:
         self._states: OrderedDict[str, tuple[str, ChunkState]] = OrderedDict()  # key -> tag and state
         self._stat = TierStat("device", budget=budget_bytes)
-        self._reserved = 0
         self._lock = threading.Lock()
 
     def get(self, keys: Collection[str]) -> dict[str, ChunkState]:
@@ -40,42 +39,23 @@ class DeviceStates:
             return {key for key in keys if key in self._states}
 
     def put(self, key: str, tag: str, state: ChunkState) -> None:
-        """Keep a state, unless it alone is over the budget, or over what is not reserved of it."""
+        """Keep a state, unless it alone is over the budget."""
         budget = self._stat.budget or 0
         with self._lock:
             self._drop(key)
-            if self._reserved + state.nbytes > budget:
+            if state.nbytes > budget:
                 self._stat.not_kept += 1
                 return
-            while self._stat.bytes + self._reserved + state.nbytes > budget:
+            while self._stat.bytes + state.nbytes > budget:
                 self._drop(next(iter(self._states)))
                 self._stat.evicted += 1
             self._states[key] = (tag, state)
             self._stat.bytes += state.nbytes
 
-    def reserve(self, size: int) -> bool:
-        """Sets bytes of the budget aside for the caller, dropping states that are kept; False if there are not as many.
-
-        Give them back with `release`.
-        """
-        budget = self._stat.budget or 0
-        with self._lock:
-            if self._reserved + size > budget:
-                return False
-            self._reserved += size
-            while self._stat.bytes + self._reserved > budget:
-                self._drop(next(iter(self._states)))
-                self._stat.evicted += 1
-        return True
-
     def has_room(self, size: int) -> bool:
         """Whether so many bytes would be kept without another state going for it."""
         with self._lock:
-            return self._stat.bytes + self._reserved + size <= (self._stat.budget or 0)
-
-    def release(self, size: int) -> None:
-        with self._lock:
-            self._reserved -= size
+            return self._stat.bytes + size <= (self._stat.budget or 0)
 
     def keep_only(self, tags: Collection[str]) -> None:
         """Drop every state whose page has none of these tags."""

@@ -12,7 +12,7 @@ from linearkv.composition import compose
 from linearkv.states import ChunkState, Context, PrefixState
 from linearkv.storage import unpack
 
-LAYERS_AT_A_TIME = 8
+LAYERS_AT_A_TIME = 4
 """Layers of a part: few enough that the first is soon there, many enough that each copy is large."""
 
 

@@ -91,7 +91,7 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         self._tracked: dict[str, _Tracked] = {}
         self._ended: list[Job] = []
         self._worker: Worker | None = None
-        self._serving: Serving | None = None
+        self.opened: Serving | None = None
         self.counts = Counts()
 
     # Beside the scheduler
@@ -235,7 +235,7 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
     def serving(self) -> Serving:
         """The store, which the half beside the model has opened."""
         beside = self if self._worker is not None else get_kv_transfer_group()
-        serving: Serving | None = beside._serving
+        serving: Serving | None = beside.opened
         assert serving is not None
         return serving
 
@@ -247,9 +247,9 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         vocab_size = self._vllm_config.model_config.hf_text_config.vocab_size
         self._worker = Worker(model_with(cached), cached, self._cache_config, vocab_size)
         if self._options.store is not None:
-            self._serving = self._opened(self._worker)
+            self.opened = self._open_store(self._worker)
 
-    def _opened(self, worker: Worker) -> Serving:
+    def _open_store(self, worker: Worker) -> Serving:
         config = self._vllm_config
         text = config.model_config.hf_text_config
         primer_ids: list[int] = []
@@ -292,9 +292,9 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
             self.serving.end(loading)
 
     def shutdown(self) -> None:
-        if self._serving is not None:
-            self._serving.close()
-            self._serving = None
+        if self.opened is not None:
+            self.opened.close()
+            self.opened = None
 
     def reset_cache(self) -> bool | None:
         """Nothing to reset: what this keeps is right for as long as the model is what it is."""

@@ -50,11 +50,14 @@ class Options:
         store: folder of the store; without one, requests from outside are served as any other.
         tenant: whose states.
         conditioning: what chunks were indexed behind, see `Engine.open`.
+        loading_bytes: of GPU memory, beside vLLM's own and that of `Settings.device_budget`, that contexts on their way
+            may take together. One that needs more is prefilled instead.
     """
 
     store: str | None = None
     tenant: str = "default"
     conditioning: str = "prefix"
+    loading_bytes: int = 4 << 30
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> "Options":
@@ -63,7 +66,8 @@ class Options:
             options = cls(**given)
         except TypeError as error:
             raise LinearKVError(
-                f"kv_connector_extra_config has {', '.join(given)}; LinearKV knows store, tenant and conditioning"
+                f"kv_connector_extra_config has {', '.join(given)}; LinearKV knows store, tenant, "
+                "conditioning and loading_bytes"
             ) from error
         if options.conditioning not in ("prefix", "primer", "none"):
             raise LinearKVError(f"unknown conditioning {options.conditioning!r}: expected prefix, primer or none")
@@ -88,8 +92,11 @@ class Loading:
     hits: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    _reserved: int = 0
+    ended: bool = False
+    """Nobody waits for it any more."""
+    _room: int = 0
     _done: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ready(self, wait: float = 0.0) -> bool:
         """Whether it is made; waits so many seconds for it."""
@@ -120,8 +127,9 @@ class Serving:
         counts: Counts,
     ) -> None:
         assert options.store is not None
+        self.options = options
         self._worker = worker
-        self._identity = identity
+        self.identity = identity
         self._layer_types = list(layer_types)
         self._policy = settings.storage
         self._conditioning = options.conditioning
@@ -139,6 +147,7 @@ class Serving:
             remote=settings.remote_url,
             remote_days=settings.remote_days,
         )
+        self._room = _Room(options.loading_bytes)
         on_gpu = worker.device.type != "cpu"
         self._on_device = DeviceStates(settings.device_budget if on_gpu else 0)
         self._stream = torch.cuda.Stream(worker.device) if on_gpu else None
@@ -152,6 +161,7 @@ class Serving:
 
     def close(self) -> None:
         """Writes what was captured, then closes the store."""
+        self._room.close()
         self._loader.shutdown(cancel_futures=True)
         self._writer.shutdown()
         self._on_device.clear()
@@ -176,24 +186,37 @@ class Serving:
                 _log.exception("A context could not be made; its request is prefilled")
                 loading.reason = f"failed: {type(error).__name__}: {error}"
             loading.seconds = time.perf_counter() - started
-            loading._done.set()
+            with loading._lock:
+                loading._done.set()
+                ended = loading.ended
+            if ended:
+                self._let_go(loading)
             self._promote(pages)
 
         self._loader.submit(load)
         return loading
 
+    def settle(self) -> None:
+        """Waits until what was begun is done, states that are kept on the GPU included."""
+        self._loader.submit(lambda: None).result()
+        if self._stream is not None:
+            self._stream.synchronize()
+
     def end(self, loading: Loading) -> None:
         """Lets go of a context that was written, or is not needed any more."""
-        written = self._recorded()
+        if self._stream is not None:
+            # The engine may still be reading what is let go of here, and made anew on that stream.
+            self._stream.wait_stream(torch.cuda.current_stream())
+        with loading._lock:
+            loading.ended = True
+            done = loading._done.is_set()
+        if done:
+            self._let_go(loading)
 
-        def release() -> None:
-            if written is not None and self._stream is not None:
-                self._stream.wait_event(written)  # the engine may be reading what is let go of here
-            loading.composed = None
-            self._on_device.release(loading._reserved)
-            loading._reserved = 0
-
-        self._loader.submit(release)  # behind the load, should that still be going on
+    def _let_go(self, loading: Loading) -> None:
+        loading.composed = None
+        self._room.release(loading._room)
+        loading._room = 0
 
     def _load(self, loading: Loading, prompt: list[int]) -> dict[str, Page]:
         """Makes the context; returns the pages that were brought to the device for it, by key."""
@@ -212,14 +235,14 @@ class Serving:
         if len(states) < len(chunks):
             loading.reason = f"chunk {len(states)} is not in the store"
         if self._stream is not None:
-            loading._reserved = self._gpu_bytes(prefix, states)
-            if not self._on_device.reserve(loading._reserved):
+            needed = self._gpu_bytes(prefix, states)
+            if not self._room.take(needed):
                 loading.reason = (
-                    f"failed: the context takes {loading._reserved} bytes of GPU memory, more than is left of "
-                    f"LINEARKV_DEVICE_BUDGET"
+                    f"failed: the context takes {needed} bytes of GPU memory, more than the {self._room.size} of "
+                    f"loading_bytes"
                 )
-                loading._reserved = 0
                 return {}
+            loading._room = needed
         loading.composed = compose_in_parts(prefix, states, asked.order, self._layer_types, self._stream)
         loading.hits = len(states)
         return pages
@@ -369,15 +392,44 @@ class Serving:
     def _key(self, behind: list[int], ids: list[int]) -> str:
         return chunk_key(
             self._secret,
-            self._identity,
+            self.identity,
             prefix_token_ids=behind or None,
             chunk_token_ids=ids,
             storage_policy=self._policy,
         )
 
     def _prefix_key(self, ids: list[int]) -> str:
-        return prefix_key(self._secret, self._identity, ids)
+        return prefix_key(self._secret, self.identity, ids)
 
 
 def _token_ids(state: ChunkState | Page) -> torch.Tensor:
     return state.token_ids if isinstance(state, ChunkState) else state.tensors["token_ids"]
+
+
+class _Room:
+    """Bytes that several share, each for a while."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._free = size
+        self._changed = threading.Condition()
+
+    def take(self, some: int) -> bool:
+        """Waits until there are so many, and takes them; False if there never will be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= some or some > self.size)
+            if some > self.size:
+                return False
+            self._free -= some
+        return True
+
+    def close(self) -> None:
+        """Nobody waits any more, and nobody gets anything."""
+        with self._changed:
+            self.size = -1
+            self._changed.notify_all()
+
+    def release(self, some: int) -> None:
+        with self._changed:
+            self._free += some
+            self._changed.notify_all()
