@@ -520,8 +520,12 @@ def _wrapped_core(module: Any, before: Callable[..., None]) -> Iterator[None]:
         before(mixed_qkv, b, a)
         return core(mixed_qkv, b, a, *rest, **named)
 
+    before_this = vars(module).get("_forward_core")
     module._forward_core = wrapped
     try:
         yield
     finally:
-        del module._forward_core
+        if before_this is None:
+            del module._forward_core
+        else:
+            module._forward_core = before_this
