@@ -5,7 +5,8 @@
 Random weights of a published shape, random tokens, one engine. Chunks are indexed through requests, then each context
 (chunks of 512 tokens, in a new random order every time) is asked for
 
-- `device`: states on the GPU; `memory`: in host memory; `disk`: on disk, and not in the system's page cache;
+- `device`: states on the GPU; `memory`: in host memory; `disk`: on disk, and not in the system's page cache; `disk,
+  planned`: the same, where the planner may prefill instead, as it does by default;
 - `cold`: the same tokens as an ordinary request, prefilled; `question alone`: what stands behind the chunks, behind the
   prefix alone, which is the ceiling.
 
@@ -38,6 +39,7 @@ from linearkv.storage import unpack
 from linearkv.vllm import register
 from linearkv.vllm.asked import Compose, Index, chunk_id
 
+TIERS = ("device", "memory", "disk", "disk, planned")
 CHUNK, PREFIX, QUESTION = 512, 64, 64
 
 
@@ -73,6 +75,7 @@ class Server:
                 **{"enforce_eager": True, **options},
             )
         self.connector = get_kv_transfer_group()
+        self.beside = self.llm.llm_engine.engine_core.engine_core.scheduler.connector
         self.device = self.connector.worker.device
         spread_weights(self.connector.worker)
         chance = random.Random(0)
@@ -113,6 +116,11 @@ class Server:
         named = tuple((len(chunk), chunk_id(chunk)) for chunk in chunks)
         prompt = [*self.prefix, *(token for chunk in chunks for token in chunk), *question]
         return prompt, Compose(PREFIX, named, "bidirectional").params()
+
+    def counts(self) -> dict[str, float]:
+        """Of both halves of the connector."""
+        own = self.connector.counts.all()
+        return {name: count + own[name] for name, count in self.beside.counts.all().items()}
 
     def reopen(self, **settings: Any) -> None:
         """The same store with nothing loaded, and other settings."""
@@ -183,6 +191,13 @@ def measure_context(server: Server, number: int, tiers: Sequence[str], repeats: 
         output = server.send(prompt, params)
         assert output.num_cached_tokens == len(prompt) - QUESTION, (output.num_cached_tokens, len(prompt))
 
+    def planned() -> None:
+        server.send(*server.asked(server.chance.sample(server.chunks, number)))
+
+    def bring_all() -> None:
+        server.send(*server.asked(server.chunks))
+        server.connector.opened.settle()
+
     def cold() -> None:
         server.send(draw(server.chance, PREFIX + number * CHUNK + QUESTION))
 
@@ -197,21 +212,25 @@ def measure_context(server: Server, number: int, tiers: Sequence[str], repeats: 
     for tier in tiers:
         before = nothing
         if tier == "device":
-            server.reopen(device_budget=everything, memory_budget=everything)
-            prompt, params = server.asked(server.chunks)
-            server.send(prompt, params)  # brings all of them, which are kept behind the answer
-            server.connector.opened.settle()
+            server.reopen(restore="always", device_budget=everything, memory_budget=everything)
+            bring_all()
         elif tier == "memory":
-            server.reopen(device_budget=0, memory_budget=everything)
-            composed()
+            server.reopen(restore="always", device_budget=0, memory_budget=everything)
+            bring_all()
         else:
-            server.reopen(device_budget=0, memory_budget=0)
+            restore = "auto" if tier == "disk, planned" else "always"
+            server.reopen(restore=restore, device_budget=0, memory_budget=0)
             before = lambda: forget_files(server.store)  # noqa: E731
-        arms[tier] = timed(server, composed, repeats if tier != "disk" else 1, before)
+        before_counts = server.counts()
+        arms[tier] = timed(server, planned if tier == "disk, planned" else composed, repeats, before)
+        spent = {name: count - before_counts[name] for name, count in server.counts().items()}
+        if spent["composed"]:
+            made.setdefault("mean_loading_s", {})[tier] = spent["seconds"] / spent["composed"]
         made[f"found {tier}"] = dict(server.connector.opened.found)
     made["seconds"] = arms
     made["median_s"] = {name: statistics.median(seconds) for name, seconds in arms.items()}
     made["times cold"] = {name: made["median_s"]["cold"] / seconds for name, seconds in made["median_s"].items()}
+    made["counts"] = server.counts()
     print(
         f"{number} chunks, {made['tokens']} tokens: "
         + ", ".join(f"{n} {s * 1e3:.1f} ms ({made['times cold'][n]:.2f}x)" for n, s in made["median_s"].items()),
@@ -300,7 +319,7 @@ def check_stalls(server: Server, number: int) -> dict[str, float]:
 
     run(False, "warm-up")
     alone = run(False, "alone")
-    server.reopen(device_budget=0, memory_budget=0)
+    server.reopen(restore="always", device_budget=0, memory_budget=0)
     forget_files(server.store)
     beside = run(True, "beside")
     return {
@@ -316,7 +335,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=PUBLISHED, default="4B")
     parser.add_argument("--contexts", type=int, nargs="+", default=[10, 26, 52], help="chunks of 512 tokens")
-    parser.add_argument("--tiers", nargs="+", default=["device", "memory", "disk"])
+    parser.add_argument("--tiers", nargs="+", default=TIERS)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--options", type=json.loads, default={}, help="of vllm.LLM, as JSON")
     parser.add_argument("--store", type=Path, help="folder to make the store in")
@@ -344,7 +363,6 @@ def main(argv: list[str] | None = None) -> None:
             keep(given.out, result)
         result["stalls"] = check_stalls(server, max(given.contexts))
         print(result["stalls"], flush=True)
-        result["counts"] = server.connector.counts.all()
         keep(given.out, result)
         server.llm.llm_engine.engine_core.shutdown()
 

@@ -125,6 +125,22 @@ class Planner:
         why = f"{len(recompute)} of {len(chunks)} stored states take longer to read than to compute"
         return Choice(recompute, False, why)
 
+    def sooner_to_prefill(self, chunks: Sequence[Located], before: int) -> str:
+        """Why the whole prompt is sooner prefilled than all of these stored chunks restored; empty if it is not.
+
+        For who can do one or the other, and nothing between. As in `choose`, what was never timed is tried.
+        """
+        prompt = self._prefilling(before + sum(chunk.tokens for chunk in chunks))
+        if prompt is None:
+            return ""
+        restoring = (self.compose.takes(len(chunks)) or 0.0) + sum(map(self._loading, chunks))
+        if restoring <= WORTH_COMPOSING * prompt:
+            return ""
+        self._avoided += 1
+        if self._avoided % TRY_AGAIN == 0:
+            return ""
+        return f"prefilling takes about {prompt:.2g} s, composing {restoring:.2g} s"
+
     def _prefilling(self, tokens: int) -> float | None:
         seconds = self.prefill.takes(tokens)
         return self.indexing.takes(tokens) if seconds is None else seconds

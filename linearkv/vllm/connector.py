@@ -1,6 +1,7 @@
 """The plugin as vLLM knows it: a KV connector, whose two halves sit beside the scheduler and beside the model."""
 
 import logging
+import time
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 LOADING_AT_A_TIME = 2
 """Contexts that are made or wait for their step; each takes memory beside vLLM's."""
+TIMED_TOKENS = 512
+"""Tokens of prompts from which on a step tells how fast prompts are prefilled."""
 WAIT_S = 0.001
 """How long a step waits for a context that is nearly there: no longer than other requests would notice."""
 
@@ -92,6 +95,7 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         self._ended: list[Job] = []
         self._worker: Worker | None = None
         self.opened: Serving | None = None
+        self._step: tuple[int, float] | None = None
         self.counts = Counts()
 
     # Beside the scheduler
@@ -158,9 +162,12 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
             return
         tracked.counted = True
         self.counts.add(bytes=loading.bytes, seconds=loading.seconds)
-        if loading.reason.startswith(("refused", "failed")):
-            _log.warning("A request is served as any other: %s", loading.reason)
-            self.counts.add(**{loading.reason.partition(":")[0]: 1})
+        kind = loading.reason.partition(":")[0]
+        if kind in ("refused", "failed", "planned"):
+            _log.log(
+                logging.DEBUG if kind == "planned" else logging.WARNING, "A request is prefilled: %s", loading.reason
+            )
+            self.counts.add(**{kind: 1})
         if isinstance(tracked.asked, Index):
             return
         if loading.composed is None:
@@ -177,6 +184,9 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
             tracked.load = num_external_tokens > 0
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> StepPlan:
+        self._step_ended()
+        if self._options.store is not None:
+            self._begin_step(scheduler_output)
         plan = StepPlan(ended=self._ended)
         self._ended = []
         if not self._tracked:
@@ -217,6 +227,7 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(
         self, request: "Request", block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
+        self._step_ended()
         tracked = self._tracked.pop(request.request_id, None)
         if tracked is None:
             return False, None
@@ -230,6 +241,19 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
             return False, {NAME: {"indexed": False, "reason": tracked.job.problem or "the request ended early"}}
         self.serving.keep(tracked.asked, tracked.prompt, captured)
         return False, {NAME: {"indexed": True}}
+
+    def _begin_step(self, scheduler_output: "SchedulerOutput") -> None:
+        """Notes a step that mostly prefills, to know what prefilling takes."""
+        tokens = [count for count in scheduler_output.num_scheduled_tokens.values() if count > 1]
+        if sum(tokens) >= TIMED_TOKENS:
+            self._step = (sum(tokens), time.perf_counter())
+
+    def _step_ended(self) -> None:
+        """A step has ended at the latest when a request of it does, or the next is planned."""
+        if self._step is not None:
+            tokens, began = self._step
+            self._step = None
+            self.serving.planner.prefill.saw(tokens, time.perf_counter() - began)
 
     @property
     def serving(self) -> Serving:

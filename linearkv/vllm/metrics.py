@@ -10,6 +10,7 @@ COUNTED = {
     "composed": "Requests served from a composed context.",
     "partly": "Of these, requests of which a chunk was not known, so that all behind it was prefilled.",
     "prefilled": "Requests with chunks of which nothing could be composed, prefilled as any other.",
+    "planned": "Requests whose states would have taken longer to load than to compute; prefilled as any other.",
     "refused": "Requests whose boundaries or ids were not those of their prompt; prefilled as any other.",
     "failed": "Requests whose context could not be loaded or composed; prefilled as any other.",
     "recomposed": "Contexts composed again after vLLM had preempted their request.",

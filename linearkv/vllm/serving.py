@@ -6,9 +6,10 @@ layer's part only when it comes to that layer.
 """
 
 import logging
+import platform
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,8 +22,9 @@ from linearkv.cache import NO_TAG, Hit, Miss, NotStored, Page, encode, open_page
 from linearkv.device_states import DeviceStates
 from linearkv.errors import LinearKVError
 from linearkv.identity import ModelIdentity, chunk_key, prefix_key
+from linearkv.planner import IN_MEMORY, Located, Planner
 from linearkv.settings import Settings
-from linearkv.state_cache import content_tags
+from linearkv.state_cache import DEVICE, content_tags
 from linearkv.states import ChunkState, PrefixState
 from linearkv.storage import pack, pack_prefix, unpack, unpack_prefix
 from linearkv.tenants import open_tenant
@@ -34,6 +36,8 @@ from linearkv.vllm.worker import Worker
 
 _log = logging.getLogger(__name__)
 
+SPEEDS = "speeds-vllm.json"
+"""What loading and prefilling take here, beside those of the Python engine, which are others."""
 WRITES_AHEAD = 4
 """States that wait to be written; indexing waits when there are more."""
 STAGED = 2
@@ -92,6 +96,8 @@ class Loading:
     hits: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    read_s: float = 0.0
+    """Of these, until its pages were in host memory."""
     ended: bool = False
     """Nobody waits for it any more."""
     _room: int = 0
@@ -148,6 +154,9 @@ class Serving:
             remote_days=settings.remote_days,
         )
         self._room = _Room(options.loading_bytes)
+        self._restore = settings.restore
+        machine = f"{platform.node()}, {_device_name(worker.device)}, model {identity.digest()}"
+        self.planner = Planner.read(tenant.folder / SPEEDS, machine)
         on_gpu = worker.device.type != "cpu"
         self._on_device = DeviceStates(settings.device_budget if on_gpu else 0)
         self._stream = torch.cuda.Stream(worker.device) if on_gpu else None
@@ -166,6 +175,7 @@ class Serving:
         self._writer.shutdown()
         self._on_device.clear()
         self.pages.close()
+        self.planner.keep()
 
     # Composing
 
@@ -177,9 +187,11 @@ class Serving:
         def load() -> None:
             started = time.perf_counter()
             pages: dict[str, Page] = {}
+            composed = None
             try:
                 with torch.inference_mode(), torch.cuda.stream(self._stream):
                     pages = self._load(loading, ids)
+                composed = loading.composed
             except Refused as error:
                 loading.reason = f"refused: {error}"
             except Exception as error:  # whatever it is, the request is prefilled as any other
@@ -191,6 +203,8 @@ class Serving:
                 ended = loading.ended
             if ended:
                 self._let_go(loading)
+            self._timed(composed, started + loading.read_s, pages, loading.hits)
+            del composed
             self._promote(pages)
 
         self._loader.submit(load)
@@ -220,6 +234,7 @@ class Serving:
 
     def _load(self, loading: Loading, prompt: list[int]) -> dict[str, Page]:
         """Makes the context; returns the pages that were brought to the device for it, by key."""
+        began = time.perf_counter()
         asked = loading.asked
         prefix_ids, chunks = asked.split(prompt)
         chunks = chunks[: len(chunks) - asked.pivot] if asked.pivot else chunks
@@ -231,9 +246,14 @@ class Serving:
         if prefix is None:
             loading.reason = "the prefix is not in the store"
             return {}
-        states, pages = self._states(loading, prefix_ids, chunks)
+        keys = [self._chunk_key(prefix_ids, chunk) for chunk in chunks]
+        if why := self._sooner_to_prefill(prefix, keys, chunks):
+            loading.reason = f"planned: {why}"
+            return {}
+        states, pages = self._states(loading, keys)
         if len(states) < len(chunks):
             loading.reason = f"chunk {len(states)} is not in the store"
+        loading.read_s = time.perf_counter() - began
         if self._stream is not None:
             needed = self._gpu_bytes(prefix, states)
             if not self._room.take(needed):
@@ -255,6 +275,33 @@ class Serving:
         return (
             prefix.recurrent.nbytes + tokens * per_token + pages * STAGED * LAYERS_AT_A_TIME // len(self._layer_types)
         )
+
+    def _sooner_to_prefill(self, prefix: PrefixState, keys: list[str], chunks: list[list[int]]) -> str:
+        """Why a prompt is prefilled though its states are stored, as the setting `restore` and the planner say."""
+        if not keys or self._restore == "always":
+            return ""
+        if self._restore == "never":
+            return "restore is never"
+        here = self._on_device.contains(keys)
+        held = self.pages.locate([key for key in keys if key not in here]) | dict.fromkeys(here, (DEVICE, 0))
+        located = []
+        for key, chunk in zip(keys, chunks, strict=True):
+            if key not in held:
+                break  # what is behind it is prefilled in any case
+            located.append(Located(len(chunk), *held[key]))
+        return self.planner.sooner_to_prefill(located, prefix.length)
+
+    def _timed(self, composed: Composed | None, started: float, pages: Mapping[str, Page], chunks: int) -> None:
+        """Tells the planner what a composition took, with what was brought to the device for it."""
+        if composed is None or not chunks:
+            return
+        if (last := composed.parts[-1].ready) is not None:
+            last.synchronize()
+        seconds = time.perf_counter() - started
+        if pages:
+            self.planner.saw_load(IN_MEMORY, sum(page.nbytes for page in pages.values()), seconds)
+        else:
+            self.planner.saw_compose(chunks, seconds)
 
     def _promote(self, pages: dict[str, Page]) -> None:
         """Keeps states on the device that a request brought there, as long as there is room for all of them."""
@@ -286,13 +333,18 @@ class Serving:
             del self._prefixes[next(iter(self._prefixes))]
         return prefix
 
-    def _states(
-        self, loading: Loading, prefix_ids: list[int], chunks: list[list[int]]
-    ) -> tuple[list[ChunkState | Page], dict[str, Page]]:
+    def _states(self, loading: Loading, keys: list[str]) -> tuple[list[ChunkState | Page], dict[str, Page]]:
         """States of the chunks up to the first that is unknown or damaged; and those not on the device, by key."""
-        keys = [self._chunk_key(prefix_ids, chunk) for chunk in chunks]
         here = self._on_device.get(dict.fromkeys(keys))
+        started = time.perf_counter()
         found = self._stored([key for key in dict.fromkeys(keys) if key not in here])
+        loaded: dict[str, int] = {}
+        for hit in found.values():
+            if isinstance(hit, Hit) and hit.bytes_loaded:
+                loaded[hit.tier] = loaded.get(hit.tier, 0) + hit.bytes_loaded
+        if len(loaded) == 1:  # where several tiers took part, nobody knows how long each took
+            for where, amount in loaded.items():
+                self.planner.saw_load(where, amount, time.perf_counter() - started)
         states: list[ChunkState | Page] = []
         pages = {}
         for key in keys:
@@ -400,6 +452,10 @@ class Serving:
 
     def _prefix_key(self, ids: list[int]) -> str:
         return prefix_key(self._secret, self.identity, ids)
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
 
 
 def _token_ids(state: ChunkState | Page) -> torch.Tensor:
