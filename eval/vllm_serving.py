@@ -347,6 +347,7 @@ def main(argv: list[str] | None = None) -> None:
         indexing = server.index()
         tokens = CHUNK * max(given.contexts)
         print(f"indexed {tokens} tokens in {indexing:.1f} s, {tokens / indexing:.0f} a second", flush=True)
+        server.reopen(restore="always")
         result: dict[str, Any] = {
             "command": argv or sys.argv[1:],
             "vllm": server.vllm.__version__,

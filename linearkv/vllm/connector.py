@@ -40,8 +40,9 @@ LOADING_AT_A_TIME = 2
 """Contexts that are made or wait for their step; each takes memory beside vLLM's."""
 TIMED_TOKENS = 512
 """Tokens of prompts from which on a step tells how fast prompts are prefilled."""
-WAIT_S = 0.001
-"""How long a step waits for a context that is nearly there: no longer than other requests would notice."""
+WAIT_S, IDLE_WAIT_S = 0.0005, 0.01
+"""How long a step waits for a context that is on its way: no longer than other requests would notice; and in an engine
+that has nothing else to do, whose turning would only take time from the thread that makes the context."""
 
 
 @dataclass
@@ -95,6 +96,7 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         self._ended: list[Job] = []
         self._worker: Worker | None = None
         self.opened: Serving | None = None
+        self._idle = False  # the last step had nothing to do
         self._step: tuple[int, float] | None = None
         self.counts = Counts()
 
@@ -148,7 +150,7 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
                 return False
             wanted = asked if isinstance(asked, Compose) else Compose(asked.behind, ())  # type: ignore[union-attr]
             tracked.loading = self.serving.begin(wanted, tracked.prompt)
-        if not tracked.loading.ready(WAIT_S):
+        if not tracked.loading.ready(IDLE_WAIT_S if self._idle else WAIT_S):
             return False
         self._count(tracked, tracked.loading)
         tracked.job.composed = tracked.loading.composed
@@ -185,6 +187,7 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> StepPlan:
         self._step_ended()
+        self._idle = not scheduler_output.total_num_scheduled_tokens
         if self._options.store is not None:
             self._begin_step(scheduler_output)
         plan = StepPlan(ended=self._ended)

@@ -161,6 +161,7 @@ class Serving:
         self._on_device = DeviceStates(settings.device_budget if on_gpu else 0)
         self._stream = torch.cuda.Stream(worker.device) if on_gpu else None
         self.found: dict[str, int] = {}
+        self._composed_before: set[tuple[str, bool]] = set()
         self._prefixes: dict[str, PrefixState] = {}
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="linearkv-load")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="linearkv-write")
@@ -203,7 +204,7 @@ class Serving:
                 ended = loading.ended
             if ended:
                 self._let_go(loading)
-            self._timed(composed, started + loading.read_s, pages, loading.hits)
+            self._timed(composed, started + loading.read_s, pages, loading.hits, asked.order)
             del composed
             self._promote(pages)
 
@@ -291,14 +292,19 @@ class Serving:
             located.append(Located(len(chunk), *held[key]))
         return self.planner.sooner_to_prefill(located, prefix.length)
 
-    def _timed(self, composed: Composed | None, started: float, pages: Mapping[str, Page], chunks: int) -> None:
+    def _timed(
+        self, composed: Composed | None, started: float, pages: Mapping[str, Page], chunks: int, order: str
+    ) -> None:
         """Tells the planner what a composition took, with what was brought to the device for it."""
         if composed is None or not chunks:
             return
         if (last := composed.parts[-1].ready) is not None:
             last.synchronize()
         seconds = time.perf_counter() - started
-        if pages:
+        kind = (order, bool(pages))
+        if kind not in self._composed_before:  # kernels may have been compiled for it
+            self._composed_before.add(kind)
+        elif pages:
             self.planner.saw_load(IN_MEMORY, sum(page.nbytes for page in pages.values()), seconds)
         else:
             self.planner.saw_compose(chunks, seconds)
