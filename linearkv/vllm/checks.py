@@ -32,7 +32,11 @@ def check_config(config: Any) -> None:
         if size > 1:
             _refuse(f"{name} of {size}", "leave it at 1")
     if parallel.distributed_executor_backend not in (None, "uni"):
-        _refuse(f"the executor {parallel.distributed_executor_backend}", 'leave it, or give "uni"')
+        _refuse(
+            f"the executor {parallel.distributed_executor_backend}, which has the model in another process than the "
+            f"scheduler",
+            "leave it; on a CPU set VLLM_ENABLE_V1_MULTIPROCESSING=0 for the server",
+        )
     if config.speculative_config is not None:
         method = getattr(config.speculative_config, "method", None)
         _refuse(f"speculative decoding ({method}), multi-token prediction included", "leave it out")

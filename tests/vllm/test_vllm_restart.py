@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 from linearkv.client import completion, indexing
 
@@ -20,16 +21,27 @@ def test_the_suite_passes_in_processes_of_its_own(tmp_path):
     assert repetition["passed"] == 2 and repetition["hit_rate"] == 1
 
 
+def wait_until_stored(engine, pages):
+    """States are written beside the engine."""
+    for _ in range(200):
+        if engine.counts["stored"] == pages:
+            return
+        time.sleep(0.05)
+    raise AssertionError(engine.counts)
+
+
 def test_a_damaged_page_ends_what_is_reused_and_is_set_aside(checkpoint, prompt, chunks, questions, tmp_path):
     store = tmp_path / "store"
     body = completion(prompt, chunks[:3], questions[0].question, max_tokens=6)
     with open_engine(checkpoint, store) as engine:
         for request in indexing(prompt, chunks[:2]):
             engine.run([request])
+        wait_until_stored(engine, 3)
         before = set(store.rglob("pages/*/*.safetensors"))
         *_, third = indexing(prompt, [chunks[2]])
         engine.run([third])
         (whole,) = engine.run([body])
+        wait_until_stored(engine, 4)
     (page,) = set(store.rglob("pages/*/*.safetensors")) - before
     data = bytearray(page.read_bytes())
     data[len(data) // 2] ^= 1

@@ -1,4 +1,4 @@
-"""`vllm serve` with the plugin, as its users start it: an HTTP server whose engine is a process of its own."""
+"""vLLM's OpenAI-compatible server with the plugin, as its users start it, its engine a process of its own."""
 
 import json
 import os
@@ -28,12 +28,13 @@ def server(checkpoint, tmp_path_factory):
         "kv_connector_extra_config": {"store": str(folder / "store")},
     }
     command = [
-        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(checkpoint)),
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(checkpoint)),
         *("--served-model-name", "reference", "--host", "127.0.0.1", "--port", str(port)),
         *("--enforce-eager", "--mamba-ssm-cache-dtype", "float32", "--max-model-len", "4096", "--max-num-seqs", "8"),
         *("--kv-transfer-config", json.dumps(connector)),
     ]
-    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    # On a CPU, and only there, vLLM otherwise has the model in yet another process than the scheduler.
+    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         try:
