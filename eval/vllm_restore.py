@@ -24,11 +24,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from linearkv import PromptFormat
 from linearkv.client import completion, indexing
 from linearkv.eval.reference.generator import HeldOut
-from linearkv.models.loading import REFERENCE
-from linearkv.models.widening import widen_heads
-from linearkv.prompt import PromptFormat
+from linearkv.models import REFERENCE, widen_heads
 
 LONGEST_ANSWER = 24
 ORDERS = ("sequential", "bidirectional", "cyclic")

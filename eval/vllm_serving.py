@@ -30,14 +30,13 @@ from typing import Any
 
 import torch
 
+from linearkv import Settings, unpack
+from linearkv.client import Compose, Index, chunk_id
 from linearkv.eval.bench import describe_machine
 from linearkv.eval.end_to_end import PUBLISHED
 from linearkv.eval.vllm_prefill import write_config
 from linearkv.kernels.compose import compose_states
-from linearkv.settings import Settings
-from linearkv.storage import unpack
 from linearkv.vllm import register
-from linearkv.vllm.asked import Compose, Index, chunk_id
 
 TIERS = ("device", "memory", "disk", "disk, planned")
 CHUNK, PREFIX, QUESTION = 512, 64, 64

@@ -17,6 +17,8 @@ from typing import Any
 from linearkv.prompt import PromptFormat
 from linearkv.vllm.asked import Compose, Index, chunk_id
 
+__all__ = ["Compose", "Index", "chunk_id", "completion", "indexing"]
+
 
 def completion(
     prompt: PromptFormat,

@@ -4,6 +4,7 @@ from linearkv.models.adapter import TransformersModel
 from linearkv.models.base import GDNModel
 from linearkv.models.capture import Capture
 from linearkv.models.generation import Sampling
-from linearkv.models.loading import load_model
+from linearkv.models.loading import REFERENCE, load_model
+from linearkv.models.widening import widen_heads
 
-__all__ = ["Capture", "GDNModel", "Sampling", "TransformersModel", "load_model"]
+__all__ = ["REFERENCE", "Capture", "GDNModel", "Sampling", "TransformersModel", "load_model", "widen_heads"]

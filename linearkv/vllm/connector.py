@@ -20,10 +20,11 @@ from linearkv.settings import Settings
 from linearkv.vllm import versions
 from linearkv.vllm.asked import NAME, Compose, Index, Refused, parse
 from linearkv.vllm.checks import check_config
+from linearkv.vllm.counts import Counts
 from linearkv.vllm.identify import checkpoint_folder, identify
 from linearkv.vllm.jobs import JOBS, Job, Wanted
 from linearkv.vllm.loaded import model_with
-from linearkv.vllm.metrics import Counts, PromMetrics, Stats
+from linearkv.vllm.metrics import PromMetrics, Stats
 from linearkv.vllm.serving import Loading, Options, Serving
 from linearkv.vllm.worker import Blocks, Load, Step, Worker
 

@@ -30,8 +30,8 @@ from linearkv.storage import pack, pack_prefix, unpack, unpack_prefix
 from linearkv.tenants import open_tenant
 from linearkv.vllm.asked import Compose, Index, Refused
 from linearkv.vllm.composed import LAYERS_AT_A_TIME, Composed, compose_in_parts
+from linearkv.vllm.counts import Counts
 from linearkv.vllm.jobs import Captured
-from linearkv.vllm.metrics import Counts
 from linearkv.vllm.worker import Worker
 
 _log = logging.getLogger(__name__)

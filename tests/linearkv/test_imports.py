@@ -110,6 +110,7 @@ ALLOWED = {
 FORBIDDEN = {
     "cache": ("linearkv.models", "linearkv.retrieval", "linearkv.engine", "linearkv.eval"),
     "models": ("linearkv.retrieval", "linearkv.cache", "linearkv.engine", "linearkv.eval"),
+    "vllm": ("linearkv.retrieval", "linearkv.engine", "linearkv.eval"),
 }
 
 
@@ -140,7 +141,7 @@ def test_only_the_engine_and_what_lies_beside_it_import_the_engine():
 # What users use: names that these packages export.
 PUBLIC_PACKAGES = (
     *("linearkv", "linearkv.models", "linearkv.retrieval", "linearkv.kernels"),
-    *("linearkv.cache", "linearkv.identity", "linearkv.tenants"),
+    *("linearkv.cache", "linearkv.identity", "linearkv.tenants", "linearkv.client", "linearkv.vllm"),
 )
 
 
@@ -192,6 +193,8 @@ def test_the_evaluation_uses_only_what_users_can_use():
 
 
 LMCACHE_MODULE = "linearkv.cache.lmcache_store"
+VLLM_MODULES = ("linearkv.vllm.connector", "linearkv.vllm.metrics")
+"""Whose classes are vLLM's to make: vLLM imports the first when an engine asks for it."""
 GPU_PACKAGES = ("triton", "fla", "causal_conv1d", "vllm", "lmcache", "flashinfer")
 
 
@@ -212,6 +215,17 @@ def test_nothing_imports_packages_for_gpus_or_servers_when_it_is_imported():
         and found.module.split(".")[0] in GPU_PACKAGES
         and not (is_triton_module(module) and found.module.split(".")[0] == "triton")
         and not (module == LMCACHE_MODULE and found.module.split(".")[0] == "lmcache")
+        and not (module in VLLM_MODULES and found.module.split(".")[0] == "vllm")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_who_imports_what_vllm_makes_is_among_it():
+    wrong = [
+        str(f)
+        for module, (_, found) in ALL.items()
+        for f in found
+        if module not in VLLM_MODULES and reaches(f, *VLLM_MODULES)
     ]
     assert not wrong, "\n".join(wrong)
 
