@@ -289,6 +289,20 @@ def compose_states(
     """See `linearkv.kernels.compose.compose_states`; `initial` and `out` are `[R, ..., K, V]`, `out` float32."""
     if not out.numel():
         return
+    if initial.dim() > 4 and not all(maps.is_contiguous() for maps in (*transitions, *updates)):
+        # Layers that lie apart are read where they are, in a launch each: copies of them would be as many.
+        for layer in range(initial.shape[1]):
+            compose_states(
+                # A packed transition is of all layers; its rows say which.
+                [t if row is not None else t[layer] for t, row in zip(transitions, rows, strict=True)],
+                [update[layer] for update in updates],
+                initial[:, layer],
+                order,
+                requests,
+                [None if row is None else row[layer] for row in rows],
+                out[:, layer],
+            )
+        return
     table = _Table(transitions, updates, rows, requests, initial.device)
     start, result = _by_head(initial), _by_head(out)
     if start.untyped_storage().data_ptr() == result.untyped_storage().data_ptr():

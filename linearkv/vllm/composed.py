@@ -1,5 +1,6 @@
 """Contexts on their way into vLLM, a few layers at a time: the first can be used while the last is still arriving."""
 
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -108,57 +109,76 @@ def _groups(layer_types: Sequence[str], size: int) -> Iterator[_Group]:
 class _Arriving:
     """A page in host memory as the state it holds, brought to a device group by group.
 
-    A hundred chunks of sixty layers are many tensors: this looks at each of them once, moves a group in one copy, and
-    takes what lies evenly apart as one tensor.
+    A hundred chunks of sixty layers are many tensors. This looks at each of them once in the life of a page, moves a
+    group in one copy, and takes what lies evenly apart as one tensor.
     """
 
     def __init__(self, page: Page, groups: Sequence[_Group], device: torch.device) -> None:
         self._page = page
         self._device = device
-        of_layer = [number for number, group in enumerate(groups) for _ in range(group.first, group.last)]
-        self._tensors: list[dict[str, list[torch.Tensor]]] = [{} for _ in groups]
-        for name, tensor in page.tensors.items():
-            layer, _, kind = name.partition(".")
-            if layer.isdigit():
-                self._tensors[of_layer[int(layer)]].setdefault(kind, []).append(tensor)
+        known = _spans.get(page)
+        if known is None or known[0] != groups:
+            known = _spans[page] = (groups, [_span(page, group) for group in groups])
+        self._groups = known[1]
 
     def layers(self, group: int) -> ChunkState:
         """The state's layers of one group, on the device."""
-        tensors = self._tensors[group]
-        if "kept" in tensors:  # packed transitions, of as many heads as each layer has
+        span = self._groups[group]
+        if span is None:
             return unpack(self._named(group))
-        begin = self._page.buffer.data_ptr()
-        places = [(tensor.data_ptr() - begin, tensor.nbytes) for some in tensors.values() for tensor in some]
-        first, last = min(place for place, _ in places), max(place + size for place, size in places)
-        first -= first % 256  # what is aligned in the page stays aligned
-        moved = self._page.buffer[first:last].to(self._device, non_blocking=True)
-        parts = {kind: _as_one(some, moved, begin + first) for kind, some in tensors.items()}
+        moved = self._page.buffer[span.first : span.last].to(self._device, non_blocking=True)
+        typed = {dtype: moved[: moved.numel() // dtype.itemsize * dtype.itemsize].view(dtype) for dtype in span.dtypes}
+        begin = moved.storage_offset()
+        parts = {
+            kind: typed[dtype].as_strided(shape, strides, begin // dtype.itemsize + place)
+            for kind, dtype, shape, strides, place in span.tensors
+        }
         return ChunkState(**parts, token_ids=self._page.tensors["token_ids"])
 
     def _named(self, group: int) -> dict[str, torch.Tensor]:
-        wanted = {id(tensor) for some in self._tensors[group].values() for tensor in some}
-        names = [name for name, tensor in self._page.tensors.items() if id(tensor) in wanted]
+        first, last, *_ = _spans[self._page][0][group]
+        names = [name for name in self._page.tensors if name[0].isdigit() and first <= _layer(name) < last]
         return {**self._page.tensors_on(self._device, names), "token_ids": self._page.tensors["token_ids"]}
 
 
-def _as_one(tensors: Sequence[torch.Tensor], moved: torch.Tensor, begin: int) -> torch.Tensor:
-    """Host tensors of one shape, one after another, in the buffer that their bytes from address `begin` were moved to.
+class _Span(NamedTuple):
+    """Where in a page the layers of a group lie, each kind of tensor evenly apart."""
 
-    A view of it where they lie evenly apart, a copy where not; in the widest dtype of any.
-    """
-    dtype, shape = tensors[0].dtype, tensors[0].shape
-    places = [tensor.data_ptr() - begin for tensor in tensors]
-    apart = places[1] - places[0] if len(places) > 1 else 0
-    size = dtype.itemsize
-    even = apart % size == 0 and all(b - a == apart for a, b in pairwise(places))
-    if even and all(tensor.dtype == dtype for tensor in tensors):
-        typed = moved[: moved.numel() // size * size].view(dtype)
-        strides = (apart // size, *tensors[0].stride())
-        return typed.as_strided((len(tensors), *shape), strides, typed.storage_offset() + places[0] // size)
-    widest = max((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize)
-    return torch.stack(
-        [
-            moved[place : place + tensor.nbytes].view(tensor.dtype).view(shape).to(widest)
-            for place, tensor in zip(places, tensors, strict=True)
-        ]
-    )
+    first: int
+    last: int
+    """Bytes."""
+    dtypes: set[torch.dtype]
+    tensors: list[tuple[str, torch.dtype, tuple[int, ...], tuple[int, ...], int]]
+    """Kind, dtype, shape, strides and place of the first element, in elements from `first`."""
+
+
+_spans: "weakref.WeakKeyDictionary[Page, tuple[Sequence[_Group], list[_Span | None]]]" = weakref.WeakKeyDictionary()
+
+
+def _span(page: Page, group: _Group) -> _Span | None:
+    """None where tensors of a kind differ in dtype, or do not lie evenly apart."""
+    kinds: dict[str, list[torch.Tensor]] = {}
+    for name, tensor in page.tensors.items():
+        if name[0].isdigit() and group.first <= _layer(name) < group.last:
+            kinds.setdefault(name.partition(".")[2], []).append(tensor)
+    if "kept" in kinds:  # packed transitions, of as many heads as each layer has
+        return None
+    begin = page.buffer.data_ptr()
+    places = {kind: [tensor.data_ptr() - begin for tensor in tensors] for kind, tensors in kinds.items()}
+    # From the first tensor on, which begins the buffer it is moved to: there it, and what follows it, is on 16 bytes.
+    first = min(map(min, places.values())) // 8 * 8
+    last = max(place + t.nbytes for kind, some in kinds.items() for place, t in zip(places[kind], some, strict=True))
+    tensors = []
+    for kind, some in kinds.items():
+        dtype, shape, at = some[0].dtype, some[0].shape, places[kind]
+        apart = at[1] - at[0] if len(at) > 1 else 0
+        even = all(b - a == apart for a, b in pairwise(at)) and apart % dtype.itemsize == 0
+        if not even or any(tensor.dtype != dtype for tensor in some):
+            return None
+        strides = (apart // dtype.itemsize, *some[0].stride())
+        tensors.append((kind, dtype, (len(some), *shape), strides, (at[0] - first) // dtype.itemsize))
+    return _Span(first, last, {dtype for _, dtype, *_ in tensors}, tensors)
+
+
+def _layer(name: str) -> int:
+    return int(name.partition(".")[0])

@@ -345,3 +345,33 @@ def test_operands_that_do_not_fit_are_refused(change, message):
     initial = change.pop("initial", initial[None] if change.pop("batch", False) else initial)
     with pytest.raises(ValueError, match=message):
         compose_states(transitions, updates, initial, **change)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_layers_that_lie_apart_are_read_where_they_are(order, backend):
+    """As in a page, where transitions, updates and more of a layer stand before the next layer's."""
+    with use_backend(backend):
+        chance = torch.Generator().manual_seed(0)
+        layers, heads, size, count = 3, 2, 16, 5
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        whole = torch.randn(count, layers, 2 * heads + 1, size, size, generator=chance).mul_(0.2).half().to(device)
+        transitions = [one[:, :heads] for one in whole]
+        updates = [one[:, heads : 2 * heads] for one in whole]
+        initial = torch.randn(layers, heads, size, size, generator=chance).to(device)
+        assert not transitions[0].is_contiguous()
+        expected = compose_states(
+            [t.contiguous() for t in transitions], [u.contiguous() for u in updates], initial, order
+        )
+        assert torch.equal(compose_states(transitions, updates, initial, order), expected)
+        rows = torch.tensor([[0, -1], [1, 2], [-1, 3]], dtype=torch.int32, device=device)
+        packed = whole[0].flatten(0, 1)[:4].contiguous()
+        mixed = [packed, *transitions[1:]]
+        expected = compose_states(
+            [packed, *(t.contiguous() for t in transitions[1:])],
+            [u.contiguous() for u in updates],
+            initial,
+            order,
+            rows=[rows, *[None] * (count - 1)],
+        )
+        assert torch.equal(compose_states(mixed, updates, initial, order, rows=[rows, *[None] * (count - 1)]), expected)
