@@ -189,8 +189,12 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> StepPlan:
         self._step_ended()
         self._idle = not scheduler_output.total_num_scheduled_tokens
-        if self._options.store is not None:
+        plan = self._plan(scheduler_output)
+        if self._options.store is not None and not plan.loads and not plan.steps:
             self._begin_step(scheduler_output)
+        return plan
+
+    def _plan(self, scheduler_output: "SchedulerOutput") -> StepPlan:
         plan = StepPlan(ended=self._ended)
         self._ended = []
         if not self._tracked:
@@ -247,7 +251,7 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         return False, {NAME: {"indexed": True}}
 
     def _begin_step(self, scheduler_output: "SchedulerOutput") -> None:
-        """Notes a step that mostly prefills, to know what prefilling takes."""
+        """Notes a step that prefills and does nothing of ours, to know what prefilling takes."""
         tokens = [count for count in scheduler_output.num_scheduled_tokens.values() if count > 1]
         if sum(tokens) >= TIMED_TOKENS:
             self._step = (sum(tokens), time.perf_counter())
