@@ -53,20 +53,31 @@ def completion(
     }
 
 
-def indexing(prompt: PromptFormat, chunks: Sequence[str], **options: Any) -> Iterator[dict[str, Any]]:
-    """Bodies of requests to `/v1/completions` that have the server index chunks: the prefix, then one for each chunk.
+def indexing(
+    prompt: PromptFormat, chunks: Sequence[str], *, conditioning: str = "prefix", **options: Any
+) -> Iterator[dict[str, Any]]:
+    """Bodies of requests to `/v1/completions` that have the server index chunks: the prefix (and with a primer, prefix
+    and primer), then one for each chunk.
 
-    Send them in this order, the first to its end before the others. Every answer carries
+    Send them in this order, each prefix to its end before what follows. Every answer carries
     `{"linearkv": {"indexed": ...}}` in its `kv_transfer_params`, with a reason where it is false.
 
     Args:
         prompt: as for `completion`.
         chunks: texts, which will be found again by the same texts.
+        conditioning: the server's: what chunks are prefilled behind, see `Engine.open`.
         options: of the completion: model.
+
+    Raises:
+        ValueError: an unknown conditioning.
     """
     prefix = prompt.prefix_ids
+    behind = {"prefix": prefix, "primer": [*prefix, *prompt.primer_ids], "none": []}.get(conditioning)
+    if behind is None:
+        raise ValueError(f"unknown conditioning {conditioning!r}: expected prefix, primer or none")
     common = {**options, "max_tokens": 1, "temperature": 0}
-    yield {**common, "prompt": list(prefix), "kv_transfer_params": Index("prefix").params()}
+    for whole in (prefix, behind)[: 2 if conditioning == "primer" else 1]:
+        yield {**common, "prompt": list(whole), "kv_transfer_params": Index("prefix").params()}
     for chunk in chunks:
-        ids = prompt.chunk_ids(chunk)
-        yield {**common, "prompt": [*prefix, *ids], "kv_transfer_params": Index("chunk", len(prefix)).params()}
+        asked = Index("chunk", len(behind))
+        yield {**common, "prompt": [*behind, *prompt.chunk_ids(chunk)], "kv_transfer_params": asked.params()}

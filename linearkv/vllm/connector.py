@@ -41,6 +41,8 @@ LOADING_AT_A_TIME = 2
 """Contexts that are made or wait for their step; each takes memory beside vLLM's."""
 TIMED_TOKENS = 512
 """Tokens of prompts from which on a step tells how fast prompts are prefilled."""
+INDEXED_AT_A_TIME = 4
+"""Requests whose states are being made, or wait to be written."""
 WAIT_S, IDLE_WAIT_S = 0.0005, 0.01
 """How long a step waits for a context that is on its way: no longer than other requests would notice; and in an engine
 that has nothing else to do, whose turning would only take time from the thread that makes the context."""
@@ -76,7 +78,11 @@ class _Tracked:
     blocks: Blocks = ()
     load: bool = False
     loads: int = 0
-    counted: bool = False
+    preemptions: int = 0
+    length: int | None = None
+    """Of its first context, 0 for none; None before there was one."""
+    indexing: bool = False
+    """It was admitted to be indexed, and holds states until it ends."""
 
 
 class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
@@ -88,7 +94,7 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
     """
 
     def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig") -> None:
-        versions.check_version()
+        versions.check_version(vllm_config.device_config.device_type)
         super().__init__(vllm_config, role, kv_cache_config)
         check_config(vllm_config)
         self._options = Options.read(vllm_config.kv_transfer_config.kv_connector_extra_config)
@@ -122,8 +128,15 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
             asked = parse(params, len(prompt))
             if self._options.store is None:
                 raise Refused("this server was started without a store")
+            conditioning = self._options.conditioning
+            if isinstance(asked, Index) and asked.kind == "chunk" and bool(asked.behind) == (conditioning == "none"):
+                raise Refused(f"behind is {asked.behind}, and the store's chunks are indexed with {conditioning!r}")
             if request.lora_request is not None:
                 raise Refused("states are of the model without adapters")
+            if request.mm_features or getattr(request, "prompt_embeds", None) is not None:
+                raise Refused("token ids do not say what images or embeddings stand in the prompt")
+            if request.skip_reading_prefix_cache:
+                raise Refused("every token of the prompt is to be computed, for its log-probability")
         except Refused as error:
             _log.warning("Request %s is served as any other: %s", request.request_id, error)
             self.counts.add(refused=1)
@@ -135,14 +148,25 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         tracked = self._tracked.get(request.request_id)
         if tracked is None:
             return 0, False
+        if tracked.preemptions != request.num_preemptions or num_computed_tokens:
+            # Blocks of its former life must not be found again: they may end anywhere, and where they end is no state
+            # of ours. Under another name there are none, from the next look on.
+            tracked.preemptions = request.num_preemptions
+            versions.salt(request, f"linearkv {uuid.uuid4()}")
+            return None, False
         if tracked.asked is not None and not self._made(tracked):
             return None, False
         composed = tracked.job.composed
-        return (0 if composed is None else composed.length - num_computed_tokens), False
+        return (0 if composed is None else composed.length), False
 
     def _made(self, tracked: _Tracked) -> bool:
         """Whether the context of a request is made, or cannot be; begins to make it otherwise."""
         asked = tracked.asked
+        if isinstance(asked, Index) and not tracked.indexing:
+            # States of requests that are indexed, or wait to be written, are as large whatever a chunk's length is.
+            if sum(other.indexing for other in self._tracked.values()) + self.serving.writes >= INDEXED_AT_A_TIME:
+                return False
+            tracked.indexing = True
         if isinstance(asked, Index) and not asked.behind:
             return True
         if tracked.loading is None:
@@ -150,7 +174,7 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
             if busy >= LOADING_AT_A_TIME:
                 return False
             wanted = asked if isinstance(asked, Compose) else Compose(asked.behind, ())  # type: ignore[union-attr]
-            tracked.loading = self.serving.begin(wanted, tracked.prompt)
+            tracked.loading = self.serving.begin(wanted, tracked.prompt, again=tracked.length is not None)
         if not tracked.loading.ready(IDLE_WAIT_S if self._idle else WAIT_S):
             return False
         self._count(tracked, tracked.loading)
@@ -161,10 +185,17 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         return True
 
     def _count(self, tracked: _Tracked, loading: Loading) -> None:
-        if tracked.counted:
+        if loading.counted:
             return
-        tracked.counted = True
+        loading.counted = True
         self.counts.add(bytes=loading.bytes, seconds=loading.seconds)
+        length = loading.composed.length if loading.composed is not None else 0
+        if tracked.length is not None:
+            if length != tracked.length:
+                _log.warning("A preempted request goes on from another context than before: %s", loading.reason)
+                self.counts.add(changed=1)
+            return
+        tracked.length = length
         kind = loading.reason.partition(":")[0]
         if kind in ("refused", "failed", "planned"):
             _log.log(
@@ -329,8 +360,8 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
             self.opened = None
 
     def reset_cache(self) -> bool | None:
-        """Nothing to reset: what this keeps is right for as long as the model is what it is."""
-        return True
+        """False: states are of the weights that the engine was started with, and stay; after others, start it again."""
+        return False
 
     # Metrics
 

@@ -10,6 +10,7 @@ COUNTED = {
     "refused": "Requests whose boundaries or ids were not those of their prompt; prefilled as any other.",
     "failed": "Requests whose context could not be loaded or composed; prefilled as any other.",
     "recomposed": "Contexts composed again after vLLM had preempted their request.",
+    "changed": "Of these, contexts that were not what they had been: states had gone meanwhile.",
     "chunks": "Chunks whose states were composed.",
     "tokens": "Prompt tokens that were not computed.",
     "bytes": "Bytes of states read from below host memory.",

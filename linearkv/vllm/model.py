@@ -3,7 +3,8 @@
 import os
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -50,7 +51,7 @@ class VLLMModel(GDNModel):
     has_servers = True
 
     def __init__(self, source: str | Path, **options: Any) -> None:
-        versions.check_version()
+        versions.installed()
         # The engine's scheduler and model must be in this process: contexts are handed to them as they are.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         register()
@@ -189,11 +190,13 @@ class VLLMModel(GDNModel):
     ) -> list[list[int]]:
         stop = self.stop_ids if stop is None else stop
         params = self._params(max_new_tokens, stop, Sampling())
-        requests = [
-            self._start(context, _ids(sequence), params, Job(composed=_composed(context)))
-            for context, sequence in zip(contexts, sequences, strict=True)
-        ]
-        return [[token for token in self._tokens(*request) if token not in stop] for request in requests]
+        answers = self._run(
+            [
+                (context, _ids(sequence), params, Job(composed=_composed(context)))
+                for context, sequence in zip(contexts, sequences, strict=True)
+            ]
+        )
+        return [[token for token in answer if token not in stop] for answer in answers]
 
     def stream(
         self,
@@ -209,11 +212,15 @@ class VLLMModel(GDNModel):
         if not ids:
             raise LinearKVError("generation needs at least one token behind the context")
         params = self._params(max_new_tokens, stop, sampling or Sampling())
-        request = self._start(context, ids, params, Job(composed=_composed(context)))
-        for token in self._tokens(*request):
-            if token in stop:
-                return
-            yield token
+        tokens = self._tokens(*self._start(context, ids, params, Job(composed=_composed(context))))
+        next(tokens)
+        try:
+            for token in tokens:
+                if token in stop:
+                    return
+                yield token
+        finally:
+            tokens.close()
 
     def close(self) -> None:
         """Ends the engine. vLLM lets go of its memory when nothing refers to it any more."""
@@ -226,16 +233,23 @@ class VLLMModel(GDNModel):
     def _capture(self, work: Sequence[tuple[Context | None, list[int]]], wanted: Wanted) -> list[Captured]:
         """Prefills token ids, each behind its context, and returns what was to be kept of them."""
         params = self._params(1, (), Sampling())
-        jobs, requests = [], []
-        for context, ids in work:
+        jobs = []
+        for context, _ in work:
             start = context.length if context is not None else 0
-            job = Job(composed=_composed(context), wanted=Wanted(start, wanted.maps, wanted.logits))
-            jobs.append(job)
-            requests.append(self._start(context, ids, params, job))
-        for request in requests:
-            for _ in self._tokens(*request):
-                pass
+            jobs.append(Job(composed=_composed(context), wanted=Wanted(start, wanted.maps, wanted.logits)))
+        self._run([(context, ids, params, job) for (context, ids), job in zip(work, jobs, strict=True)])
         return [_done(job) for job in jobs]
+
+    def _run(self, work: Sequence[tuple[Context | None, list[int], Any, Job]]) -> list[list[int]]:
+        """The tokens of several requests, together; of none if one is refused or interrupted."""
+        streams: list[Generator[int, None, None]] = []
+        with ExitStack() as started:
+            for one in work:
+                stream = self._tokens(*self._start(*one))
+                next(stream)
+                started.callback(stream.close)
+                streams.append(stream)
+            return [list(stream) for stream in streams]
 
     def _params(self, max_new_tokens: int, stop: Sequence[int], sampling: Sampling) -> Any:
         from vllm import SamplingParams
@@ -278,10 +292,14 @@ class VLLMModel(GDNModel):
                 raise
         return name, number
 
-    def _tokens(self, name: str, number: int) -> Iterator[int]:
-        """The tokens of a request as they come; runs the engine, for all requests, whenever there are none yet."""
+    def _tokens(self, name: str, number: int) -> Generator[int, None, None]:
+        """The tokens of a request as they come; runs the engine, for all requests, whenever there are none yet.
+
+        The first is no token: with it the request is in this generator's care, and closing it ends the request.
+        """
         ended = False
         try:
+            yield -1
             while not ended:
                 with self._one_at_a_time:
                     while not (outputs := self._outputs[name]):

@@ -38,8 +38,6 @@ _log = logging.getLogger(__name__)
 
 SPEEDS = "speeds-vllm.json"
 """What loading and prefilling take here, beside those of the Python engine, which are others."""
-WRITES_AHEAD = 4
-"""States that wait to be written; indexing waits when there are more."""
 STAGED = 2
 """Parts of a page that are on the GPU at a time: one that is composed, one that arrives."""
 PREFIXES = 8
@@ -98,6 +96,7 @@ class Loading:
     seconds: float = 0.0
     read_s: float = 0.0
     """Of these, until its pages were in host memory."""
+    counted: bool = False
     ended: bool = False
     """Nobody waits for it any more."""
     _room: int = 0
@@ -167,7 +166,6 @@ class Serving:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="linearkv-write")
         self._writing: dict[str, Future[None]] = {}
         self._lock = threading.Lock()
-        self._room_to_write = threading.Semaphore(WRITES_AHEAD)
 
     def close(self) -> None:
         """Writes what was captured, then closes the store."""
@@ -180,18 +178,25 @@ class Serving:
 
     # Composing
 
-    def begin(self, asked: Compose, prompt: Sequence[int]) -> Loading:
-        """Starts to make the context of a request, which `Loading.ready` tells the end of."""
+    def begin(self, asked: Compose, prompt: Sequence[int], again: bool = False) -> Loading:
+        """Starts to make the context of a request, which `Loading.ready` tells the end of.
+
+        Args:
+            again: it was made before, so it is made again whatever is sooner.
+        """
         loading = Loading(asked)
         ids = list(prompt)
 
         def load() -> None:
+            if loading.ended:
+                loading._done.set()
+                return
             started = time.perf_counter()
             pages: dict[str, Page] = {}
             composed = None
             try:
                 with torch.inference_mode(), torch.cuda.stream(self._stream):
-                    pages = self._load(loading, ids)
+                    pages = self._load(loading, ids, again)
                 composed = loading.composed
             except Refused as error:
                 loading.reason = f"refused: {error}"
@@ -207,6 +212,8 @@ class Serving:
             self._timed(composed, started + loading.read_s, pages, loading.hits, asked.order)
             del composed
             self._promote(pages)
+            if self._stream is not None:
+                self._stream.synchronize()  # what pages lie in is not held for copies that are still to come
 
         self._loader.submit(load)
         return loading
@@ -233,12 +240,12 @@ class Serving:
         self._room.release(loading._room)
         loading._room = 0
 
-    def _load(self, loading: Loading, prompt: list[int]) -> dict[str, Page]:
+    def _load(self, loading: Loading, prompt: list[int], again: bool) -> dict[str, Page]:
         """Makes the context; returns the pages that were brought to the device for it, by key."""
         began = time.perf_counter()
         asked = loading.asked
         prefix_ids, chunks = asked.split(prompt)
-        chunks = chunks[: len(chunks) - asked.pivot] if asked.pivot else chunks
+        chunks = chunks[: max(0, len(chunks) - asked.pivot)]
         while chunks and len(prefix_ids) + sum(map(len, chunks)) >= len(prompt):
             chunks = chunks[:-1]  # the last token is computed: the answer follows from it
         if len(prefix_ids) >= len(prompt):
@@ -248,12 +255,14 @@ class Serving:
             loading.reason = "the prefix is not in the store"
             return {}
         keys = [self._chunk_key(prefix_ids, chunk) for chunk in chunks]
-        if why := self._sooner_to_prefill(prefix, keys, chunks):
+        if not again and (why := self._sooner_to_prefill(prefix, keys, chunks)):
             loading.reason = f"planned: {why}"
             return {}
         states, pages = self._states(loading, keys)
         if len(states) < len(chunks):
             loading.reason = f"chunk {len(states)} is not in the store"
+        if not states and not prefix.length:
+            return {}
         loading.read_s = time.perf_counter() - began
         if self._stream is not None:
             needed = self._gpu_bytes(prefix, states)
@@ -271,7 +280,8 @@ class Serving:
     def _gpu_bytes(self, prefix: PrefixState, states: Sequence[ChunkState | Page]) -> int:
         """What making a context takes of a GPU: the context, and some layers of the pages at a time."""
         tokens = prefix.length + sum(len(_token_ids(state)) for state in states)
-        per_token = 2 * prefix.key[:, :0].numel() if not prefix.length else 2 * prefix.key[:, 0].nbytes
+        layers, _, heads, size = prefix.key.shape
+        per_token = 2 * layers * heads * size * prefix.key.element_size()
         pages = sum(state.nbytes for state in states if isinstance(state, Page))
         return (
             prefix.recurrent.nbytes + tokens * per_token + pages * STAGED * LAYERS_AT_A_TIME // len(self._layer_types)
@@ -325,6 +335,8 @@ class Serving:
 
     def _prefix(self, ids: list[int]) -> PrefixState | None:
         """The stored prefix with these ids, on the device."""
+        if not ids:
+            return self._worker.empty_prefix()
         key = self._prefix_key(ids)
         prefix = self._prefixes.pop(key, None)
         if prefix is None:
@@ -334,6 +346,8 @@ class Serving:
             # A copy, since it stays and must not hold the page.
             tensors = {name: tensor.clone() for name, tensor in found.page.tensors_on(self._worker.device).items()}
             prefix = unpack_prefix(tensors, self._worker.rotary)
+            if self._stream is not None:
+                self._stream.synchronize()
         self._prefixes[key] = prefix
         while len(self._prefixes) > PREFIXES:
             del self._prefixes[next(iter(self._prefixes))]
@@ -377,11 +391,16 @@ class Serving:
         later."""
         ids = list(prompt)
         key = self._prefix_key(ids) if index.kind == "prefix" else self._key(ids[: index.behind], ids[index.behind :])
-        self._room_to_write.acquire()
         with self._lock:
             done = self._writer.submit(self._write, key, index, ids, captured, self._recorded())
             self._writing[key] = done
         done.add_done_callback(partial(self._written, key))
+
+    @property
+    def writes(self) -> int:
+        """States that wait to be written."""
+        with self._lock:
+            return len(self._writing)
 
     def _recorded(self) -> "torch.cuda.Event | None":
         """An event after what the engine has given its device so far."""
@@ -395,7 +414,6 @@ class Serving:
         with self._lock:
             if self._writing.get(key) is done:
                 del self._writing[key]
-        self._room_to_write.release()
         if (error := done.exception()) is not None:
             self._counts.add(not_stored=1)
             _log.error("A state was not stored: %s", error)

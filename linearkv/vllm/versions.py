@@ -11,8 +11,8 @@ from typing import Any
 
 from linearkv.errors import LinearKVError
 
-TESTED = ("0.26.0", "0.32.0")
-"""Releases whose engines the tests (CPU) or the benchmarks (GPU) were run in."""
+TESTED = {"0.26.0": "cuda", "0.32.0": "cpu"}
+"""Releases, and the device on which this plugin was run in each."""
 
 
 def installed() -> str:
@@ -30,12 +30,15 @@ def installed() -> str:
     return vllm.__version__.split("+")[0]
 
 
-def check_version() -> None:
-    """Raises LinearKVError unless the installed vLLM is one of `TESTED`."""
-    if installed() not in TESTED:
+def check_version(device: str) -> None:
+    """Raises LinearKVError unless the installed vLLM was run on such a device: `cpu` or `cuda`."""
+    if TESTED.get(installed()) != device:
+        known = ", ".join(
+            f"{release} on {'a GPU' if where == 'cuda' else 'a CPU'}" for release, where in TESTED.items()
+        )
         raise LinearKVError(
-            f"vLLM {installed()} was never run with LinearKV, whose plugin reads and writes its states: install one of "
-            f"{', '.join(TESTED)}"
+            f"vLLM {installed()} on {device} was never run with LinearKV, whose plugin reads and writes its states: "
+            f"install one of {known}"
         )
 
 

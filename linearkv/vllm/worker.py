@@ -10,6 +10,7 @@ blocks of every request; the row that is in both is the one the layer will go on
 block the state would be found in by its position.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -23,9 +24,11 @@ from torch.nn import functional
 from linearkv.errors import LinearKVError, UnsupportedModelError
 from linearkv.kernels.chunk_delta import chunk_delta
 from linearkv.models.capture import L2_NORM_EPS
-from linearkv.states import Context
+from linearkv.states import Context, PrefixState
 from linearkv.vllm.composed import Composed
 from linearkv.vllm.jobs import Captured, Job, Wanted
+
+_log = logging.getLogger(__name__)
 
 Blocks = tuple[list[int], ...]
 """Block ids of one request, per cache group."""
@@ -134,6 +137,21 @@ class Worker:
             return conv, recurrent.view(blocks, heads, key_dim, value_dim)
         return conv, recurrent.transpose(2, 3)
 
+    def empty_prefix(self) -> PrefixState:
+        """The prefix of no tokens."""
+        conv, recurrent = self.states(self.gdn[0])
+        first = self.attention[0].module
+        heads = first.kv_size // first.head_dim
+        keys = torch.zeros(len(self.attention), 0, heads, first.head_dim, dtype=self.dtype, device=self.device)
+        return PrefixState(
+            recurrent=torch.zeros(len(self.gdn), *recurrent.shape[1:], device=self.device),
+            conv_tail=torch.zeros(len(self.gdn), *conv.shape[1:], dtype=self.dtype, device=self.device),
+            key=keys,
+            value=keys.clone(),
+            token_ids=torch.zeros(0, dtype=torch.int64),
+            rotary=self.rotary,
+        )
+
     # Loading
 
     def load(self, loads: Sequence[Load], metadata: Mapping[str, Any]) -> None:
@@ -198,11 +216,12 @@ class Worker:
         own = [block for block in blocks[layer.group] if block]  # 0 is vLLM's block for nothing
         if len(own) == 1:
             return own[0]
-        rows = metadata[layer.name].non_spec_state_indices_tensor.tolist()
-        running = [row for row in rows if row in own]
-        if len(running) != 1:
-            raise LinearKVError(f"a step runs {len(running)} of the blocks {own} in {layer.name}, not one")
-        return running[0]
+        rows = set(metadata[layer.name].non_spec_state_indices_tensor.tolist())
+        # The last: earlier ones may have been given away, and be another request's by now.
+        running = [block for block in own if block in rows]
+        if not running:
+            raise LinearKVError(f"a step runs none of the blocks {own} in {layer.name}")
+        return running[-1]
 
     # Keeping
 
@@ -221,6 +240,7 @@ class Worker:
             kept.next = step.start + step.tokens
             self._steps.append(step)
         if self._steps:
+            self._metadata: Mapping[str, Any] = {}
             self._hooks = ExitStack()
             self._listen(self._hooks)
 
@@ -229,8 +249,9 @@ class Worker:
         if self._waiting is not None:
             self._waiting.close()
             self._waiting = None
-            for name in list(self._pending):  # of a step that did not come to all of its layers
-                self.arrive(name)
+            if missed := list(self._pending):
+                self._pending.clear()
+                raise LinearKVError(f"a step did not come to {missed[0]}, for which a context had arrived")
         if self._hooks is None:
             return
         self._hooks.close()
@@ -238,11 +259,13 @@ class Worker:
         for step in self._steps:
             if step.start + step.tokens < step.prompt:
                 continue
-            kept = self._kept.pop(id(step.job))
+            kept = self._kept.pop(id(step.job), None)
+            if kept is None or step.job.problem:
+                continue
             try:
                 step.job.captured = self._captured(kept, step)
-            except LinearKVError as error:
-                step.job.problem = str(error)
+            except Exception as error:  # whatever it is, a chunk is not kept, and the engine goes on
+                _fail(step.job, error)
         self._steps = []
 
     def forget(self, job: Job) -> None:
@@ -265,11 +288,10 @@ class Worker:
                 _require(tokens == expected, f"gates of {tokens} of {expected} tokens were seen in {layer.name}")
             transition = torch.stack([kept.transitions[layer.name] for layer in self.gdn])
             update = torch.stack([kept.updates[layer.name] for layer in self.gdn])
-        metadata = _metadata()
         tails, states = [], []
         for layer in self.gdn:
             conv, recurrent = self.states(layer)
-            row = self._row(layer, step.blocks, metadata)
+            row = self._row(layer, step.blocks, self._metadata)
             tails.append(conv[row].clone())
             states.append(recurrent[row].float().clone())
         after = torch.stack(states)
@@ -288,25 +310,37 @@ class Worker:
             value=torch.stack([torch.cat(kept.values[layer.name]) for layer in self.attention]),
         )
 
+    def _guarded(self, keep: Callable[..., None]) -> Callable[..., None]:
+        """A hook that fails keeps nothing, and lets the model go on."""
+
+        def hook(*given: Any, **named: Any) -> None:
+            try:
+                keep(*given, **named)
+            except Exception as error:
+                for step in self._steps:
+                    _fail(step.job, error)
+
+        return hook
+
     def _listen(self, hooks: ExitStack) -> None:
         if any(step.job.wanted and step.job.wanted.logits for step in self._steps):
-            hooks.callback(self.model.register_forward_hook(self._keep_hidden).remove)
+            hooks.callback(self.model.register_forward_hook(self._guarded(self._keep_hidden)).remove)
         if all(step.job.wanted and step.job.wanted.logits for step in self._steps):
             return
         for layer in self.attention:
-            hooks.callback(layer.module.qkv_proj.register_forward_hook(self._keep_keys(layer)).remove)
+            hooks.callback(layer.module.qkv_proj.register_forward_hook(self._guarded(self._keep_keys(layer))).remove)
         if not any(step.job.wanted and step.job.wanted.maps for step in self._steps):
             return
         if self._on_cpu:
             for layer in self.gdn:
                 hooks.callback(layer.module.register_forward_pre_hook(self._enter(layer)).remove)
-            hooks.enter_context(_wrapped_cpu_operations(self._keep_rows))
+            hooks.enter_context(_wrapped_cpu_operations(self._guarded(self._keep_rows)))
         else:
             for layer in self.gdn:
                 rule = layer.module.chunk_gated_delta_rule
-                hook = rule.register_forward_pre_hook(self._keep_prefilled(layer), with_kwargs=True)
+                hook = rule.register_forward_pre_hook(self._guarded(self._keep_prefilled(layer)), with_kwargs=True)
                 hooks.callback(hook.remove)
-                hooks.enter_context(_wrapped_core(layer.module, self._keep_single(layer)))
+                hooks.enter_context(_wrapped_core(layer.module, self._guarded(self._keep_single(layer))))
 
     def _enter(self, layer: Layer) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any) -> None:
@@ -318,7 +352,7 @@ class Worker:
         """Which tokens of the batch are to be kept, by request."""
         if self._rows is None:
             layer = self.gdn[0]
-            metadata = _metadata()
+            metadata = self._metadata = _metadata()
             rows = metadata[layer.name].non_spec_state_indices_tensor.tolist()
             starts = metadata[layer.name].non_spec_query_start_loc.tolist()
             self._rows = {}
@@ -418,6 +452,15 @@ class Worker:
                 )
             kept.transitions[layer.name], kept.updates[layer.name] = transition, update
             kept.seen[layer.name] = kept.seen.get(layer.name, 0) + tokens.stop - tokens.start
+
+
+def _fail(job: Job, error: Exception) -> None:
+    """Notes why nothing is kept of a request."""
+    if not isinstance(error, LinearKVError):
+        _log.exception("A chunk is not kept", exc_info=error)
+    job.problem = job.problem or (
+        str(error) if isinstance(error, LinearKVError) else f"{type(error).__name__}: {error}"
+    )
 
 
 def _skipped(step: Step) -> int:

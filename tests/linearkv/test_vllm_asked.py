@@ -47,6 +47,24 @@ def test_indexing_is_the_prefix_and_then_every_chunk_behind_it(prompt):
         assert body["prompt"] == [*prompt.prefix_ids, *prompt.chunk_ids(chunk)]
 
 
+def test_indexing_knows_what_chunks_stand_behind(prompt):
+    """The tokens and kinds that `StateCache` and the server look states up by."""
+    prefix, primer, chunk = prompt.prefix_ids, prompt.primer_ids, prompt.chunk_ids(CHUNKS[0])
+
+    def made(conditioning):
+        bodies = list(indexing(prompt, CHUNKS[:1], conditioning=conditioning))
+        return [(parse(b["kv_transfer_params"]["linearkv"], len(b["prompt"])), b["prompt"]) for b in bodies]
+
+    assert made("none") == [(Index("prefix"), prefix), (Index("chunk", 0), chunk)]
+    assert made("primer") == [
+        (Index("prefix"), prefix),
+        (Index("prefix"), [*prefix, *primer]),
+        (Index("chunk", len(prefix) + len(primer)), [*prefix, *primer, *chunk]),
+    ]
+    with pytest.raises(ValueError, match="unknown conditioning"):
+        made("some")
+
+
 def test_a_chunk_is_named_by_its_tokens():
     assert chunk_id([1, 2, 3]) == chunk_id((1, 2, 3)) != chunk_id([1, 2, 4])
     assert len(chunk_id([1])) == 32 and chunk_id([1, 2]) != chunk_id([2, 1])
@@ -135,6 +153,8 @@ def test_engines_that_are_not_served_are_refused_by_name(where, value, words):
 
 
 def test_a_release_that_was_never_run_with_is_refused(monkeypatch):
-    monkeypatch.setattr(versions, "installed", lambda: "0.31.7")
-    with pytest.raises(LinearKVError, match=r"vLLM 0\.31\.7 was never run with LinearKV.*0\.26\.0, 0\.32\.0"):
-        versions.check_version()
+    for release, device in (("0.31.7", "cpu"), ("0.32.0", "cuda"), ("0.26.0", "cpu")):
+        monkeypatch.setattr(versions, "installed", lambda release=release: release)
+        words = rf"vLLM {release} on {device} was never run with LinearKV.*0\.26\.0 on a GPU, 0\.32\.0 on a CPU"
+        with pytest.raises(LinearKVError, match=words):
+            versions.check_version(device)

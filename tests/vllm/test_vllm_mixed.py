@@ -4,8 +4,10 @@ import random
 from collections import Counter
 
 import pytest
+import torch
 
 from linearkv.client import completion, indexing
+from linearkv.vllm.worker import Worker
 
 from .conftest import open_engine, sampling
 
@@ -59,7 +61,25 @@ def expected(checkpoint, store, prompt, chunks, made):
 
 
 @pytest.mark.parametrize("caching", [False, True], ids=["uncached", "prefix caching"])
-def test_nothing_leaks_and_no_answer_is_wrong(checkpoint, store, made, expected, caching):
+def test_nothing_leaks_and_no_answer_is_wrong(checkpoint, store, made, expected, caching, monkeypatch):
+    written = []
+
+    def load(self, loads, metadata, load=Worker.load):
+        """Every time a context is written, it is found in the rows that the step will read."""
+        load(self, loads, metadata)
+        for one in loads:
+            recurrent = one.composed.recurrent
+            for place, layer in enumerate(self.gdn):
+                row = (
+                    metadata[layer.name]
+                    .non_spec_state_indices_tensor.tolist()
+                    .index(self._row(layer, one.blocks, metadata))
+                )
+                at = metadata[layer.name].non_spec_state_indices_tensor[row]
+                assert torch.equal(self.states(layer)[1][at], recurrent[place])
+            written.append(one.composed.length)
+
+    monkeypatch.setattr(Worker, "load", load)
     options = {"num_gpu_blocks_override": BLOCKS, "max_num_batched_tokens": 256, "enable_prefix_caching": caching}
     with open_engine(checkpoint, store, **options) as engine:
         free = engine.free_blocks
@@ -74,6 +94,7 @@ def test_nothing_leaks_and_no_answer_is_wrong(checkpoint, store, made, expected,
     assert agree["same"] >= 0.85 * len(wanted), agree
     others = Counter(same(outputs[a], expected[b]) for a, b in zip(wanted, wanted[1:], strict=False))
     assert others["wrong"] > 0.9 * len(wanted), others  # what it would look like if they were mixed up
+    assert len(written) >= counts["recomposed"] + sum(kind == "composed" for kind, _ in made) and not counts["changed"]
     assert preempted and counts["recomposed"], counts
     assert not any(counts[name] for name in ("refused", "failed", "prefilled", "damaged"))
     print(f"{len(wanted)} answered, {preempted} preemptions, {counts['recomposed']} composed again, {agree}")

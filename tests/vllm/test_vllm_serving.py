@@ -72,6 +72,7 @@ def test_served_logits_are_those_of_the_python_engine(asked, outputs, prompt, ch
         likeliest = {token: logprob for token, logprob in output.logprobs[0].items() if logprob > -10}
         apart += [abs(float(expected[token]) - logprob) for token, logprob in likeliest.items()]
         same += int(expected.argmax()) == output.tokens[0]
+        assert sum(apart[-len(likeliest) :]) / len(likeliest) < 0.4  # of each: a wrong state is further off
     assert same >= 48 and sum(apart) / len(apart) < 0.08, (same, sum(apart) / len(apart), max(apart))
 
 
@@ -157,7 +158,91 @@ def test_what_stands_behind_an_unknown_prefix_is_not_indexed(served, prompt, chu
     assert output.params == {"linearkv": {"indexed": False, "reason": "the prefix is not in the store"}}
 
 
-def test_counters_are_in_vllms_own_registry(served, outputs):
+def test_prompts_whose_every_token_is_asked_for_are_prefilled(served, prompt, chunks, questions):
+    from vllm import SamplingParams
+
+    body = completion(prompt, chunks[:2], questions[0].question)
+    params = SamplingParams(
+        max_tokens=2,
+        temperature=0,
+        prompt_logprobs=1,
+        detokenize=False,
+        extra_args={"kv_transfer_params": body["kv_transfer_params"]},
+    )
+    before = served.counts["refused"]
+    (output,) = served.llm.generate([{"prompt_token_ids": body["prompt"]}], [params], use_tqdm=False)
+    assert served.counts["refused"] == before + 1
+    assert len(output.prompt_logprobs) == len(body["prompt"]) and all(output.prompt_logprobs[1:])
+
+
+class Request:
+    """What the connector sees of a request of vLLM."""
+
+    lora_request = None
+    skip_reading_prefix_cache = False
+    prompt_embeds = None
+
+    def __init__(self, body, **more):
+        self.request_id = "1"
+        self.prompt_token_ids = body["prompt"]
+        self.kv_transfer_params = body["kv_transfer_params"]
+        self.num_preemptions = 0
+        self.mm_features = []
+        self.block_hashes = []
+        self.cache_salt = "theirs"
+        vars(self).update(more)
+
+    def update_block_hashes(self):
+        self.block_hashes.append(self.cache_salt)
+
+
+def matched(connector, request):
+    for _ in range(1000):
+        tokens, later = connector.get_num_new_matched_tokens(request, 0)
+        assert not later
+        if tokens is not None:
+            return tokens
+    raise AssertionError("never made")
+
+
+def test_a_preempted_request_is_composed_again_whatever_the_planner_thinks(
+    served, prompt, chunks, questions, monkeypatch
+):
+    """Under another name in the prefix cache, so that its former blocks are not found."""
+    connector = served.scheduler.connector
+    body = completion(prompt, chunks[:3], questions[0].question)
+    request = Request(body)
+    connector.on_new_request(request)
+    first = request.cache_salt
+    assert first != "theirs" and request.block_hashes == [first]
+    length = matched(connector, request)
+    assert length == len(prompt.prefix_ids) + sum(len(prompt.chunk_ids(chunk)) for chunk in chunks[:3])
+    connector._tracked["1"].loading = None  # it was written
+    monkeypatch.setattr(connector.serving, "_restore", "never")
+    request.num_preemptions = 1
+    assert connector.get_num_new_matched_tokens(request, 640) == (None, False)
+    assert request.cache_salt not in ("theirs", first) and request.block_hashes == [request.cache_salt]
+    before = served.counts["changed"]
+    assert matched(connector, request) == length and served.counts["changed"] == before
+    connector._tracked["1"].loading = None
+    monkeypatch.setattr(connector.serving, "_states", lambda *given: ([], {}))
+    request.num_preemptions = 2
+    assert connector.get_num_new_matched_tokens(request, 0) == (None, False)
+    assert matched(connector, request) == len(prompt.prefix_ids) and served.counts["changed"] == before + 1
+    connector.request_finished_all_groups(request, ())
+    assert not connector._tracked
+
+
+@pytest.mark.parametrize("more", [{"mm_features": ["an image"]}, {"prompt_embeds": 1}, {"lora_request": "an adapter"}])
+def test_what_token_ids_do_not_say_is_refused(served, prompt, chunks, questions, more):
+    connector = served.scheduler.connector
+    before = served.counts["refused"]
+    connector.on_new_request(Request(completion(prompt, chunks[:3], questions[0].question), **more))
+    assert served.counts["refused"] == before + 1 and not connector._tracked
+
+
+def test_counters_are_in_vllms_own_registry(served, asked, outputs):
+    served.run([asked[0][0]])  # what was counted before reaches the registry with the next step
     values = {metric.name: metric.value for metric in served.llm.get_metrics() if "linearkv" in metric.name}
     counts = served.counts
     assert values["vllm:linearkv_composed"] == counts["composed"] >= 50
