@@ -21,11 +21,12 @@ $(VENV)/.installed: pyproject.toml
 	$(VENV)/bin/pip install --quiet "$(TORCH)" -e ".[test]"
 	@touch $@
 
-# Triton, which vLLM's parts bring, crashes vLLM's CPU engine; PyPI's torchvision does not load beside a torch for CPUs.
+# Triton, which vLLM's parts bring, crashes vLLM's CPU engine. PyPI's torchaudio, torchcodec and torchvision do not load
+# beside a torch for CPUs: the first two are for audio and can go, the third is needed for its import.
 $(VENV_VLLM)/.installed: pyproject.toml tests/vllm/mend_torchvision.py
 	$(PYTHON) -m venv $(VENV_VLLM)
 	$(VENV_VLLM)/bin/pip install --quiet "$(VLLM)" -e . "pytest>=8" "pytest-timeout>=2.3"
-	$(VENV_VLLM)/bin/pip uninstall --quiet --yes triton
+	$(VENV_VLLM)/bin/pip uninstall --quiet --yes triton torchaudio torchcodec
 	$(PY_VLLM) tests/vllm/mend_torchvision.py
 	@touch $@
 
