@@ -93,7 +93,7 @@ def test_nothing_leaks_and_no_answer_is_wrong(checkpoint, store, made, expected,
     assert agree["wrong"] == 0, agree
     assert agree["same"] >= 0.85 * len(wanted), agree
     others = Counter(same(outputs[a], expected[b]) for a, b in zip(wanted, wanted[1:], strict=False))
-    assert others["wrong"] > 0.9 * len(wanted), others  # what it would look like if they were mixed up
+    assert others["wrong"] > 0.75 * len(wanted), others  # what it would look like if they were mixed up
     assert len(written) >= counts["recomposed"] + sum(kind == "composed" for kind, _ in made) and not counts["changed"]
     assert preempted and counts["recomposed"], counts
     assert not any(counts[name] for name in ("refused", "failed", "prefilled", "damaged"))
