@@ -14,7 +14,7 @@ here.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from linearkv.prompt import PromptFormat
+from linearkv.prompt import CONDITIONING, PromptFormat
 from linearkv.vllm.asked import Compose, Index, chunk_id
 
 __all__ = ["Compose", "Index", "chunk_id", "completion", "indexing"]
@@ -74,7 +74,7 @@ def indexing(
     prefix = prompt.prefix_ids
     behind = {"prefix": prefix, "primer": [*prefix, *prompt.primer_ids], "none": []}.get(conditioning)
     if behind is None:
-        raise ValueError(f"unknown conditioning {conditioning!r}: expected prefix, primer or none")
+        raise ValueError(f"unknown conditioning {conditioning!r}: expected one of {', '.join(CONDITIONING)}")
     common = {**options, "max_tokens": 1, "temperature": 0}
     for whole in (prefix, behind)[: 2 if conditioning == "primer" else 1]:
         yield {**common, "prompt": list(whole), "kv_transfer_params": Index("prefix").params()}

@@ -6,7 +6,6 @@
 import json
 import logging
 import os
-import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,7 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from blake3 import blake3
 
 from linearkv.answering import AnswerStream, Plan
@@ -24,10 +22,10 @@ from linearkv.cache import NO_TAG, open_pages
 from linearkv.canary import check_canary
 from linearkv.composition import ORDERS, compose
 from linearkv.errors import LinearKVError, StoreDamagedError, StoreMismatchError, StoreReadOnlyError
-from linearkv.identity import ModelIdentity, tokenizer_digest
+from linearkv.identity import tokenizer_digest
 from linearkv.models import GDNModel, Sampling, load_model
-from linearkv.planner import Planner
-from linearkv.prompt import PromptFormat
+from linearkv.planner import Planner, machine
+from linearkv.prompt import CONDITIONING, PromptFormat
 from linearkv.records import FOLDER as RECORDS
 from linearkv.records import Records
 from linearkv.retrieval import Embedder, Hit, Retriever, StoredChunk, set_aside_damaged
@@ -50,7 +48,6 @@ Progress = Callable[[str, int, int | None], None]
 
 DEFAULT_ORDER = "bidirectional"
 BACKENDS = ("transformers", "vllm")
-CONDITIONING = ("prefix", "primer", "none")
 MODES = ("composed", "full")
 RESTORE = ("auto", "always", "never")
 SPEEDS = "speeds.json"
@@ -194,12 +191,8 @@ class Engine:
             pages = open_pages(
                 opened.folder,
                 opened.secret,
-                memory_bytes=settings.memory_budget,
-                disk_bytes=settings.disk_budget,
                 read_only=read_only,
-                backend=settings.cache,
-                remote=settings.remote_url,
-                remote_days=settings.remote_days,
+                **settings.page_options,
             )
             opening.callback(pages.close)  # twice is no harm: the states close them first
             identity = model.identify()
@@ -215,7 +208,9 @@ class Engine:
                 behind_ids=behind_ids,
                 policy=settings.storage,
                 batch_tokens=settings.batch_tokens,
-                planner=Planner.read(opened.folder / SPEEDS, _machine(identity, model), keep=not read_only),
+                planner=Planner.read(
+                    opened.folder / SPEEDS, machine(model.device, identity.digest()), keep=not read_only
+                ),
                 device_bytes=settings.device_budget if model.device.type != "cpu" else 0,
             )
             opening.callback(states.close)
@@ -654,12 +649,6 @@ def _run_by(backend: str, model: str | Path, device: str, dtype: str, settings: 
     from linearkv.vllm.model import VLLMModel  # vLLM has an environment of its own
 
     return VLLMModel(model, **settings.vllm)
-
-
-def _machine(identity: ModelIdentity, model: GDNModel) -> str:
-    """What measured speeds are of: this model on this machine's device."""
-    device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else platform.processor()
-    return f"{platform.node()}, {device}, model {identity.digest()}"
 
 
 def _conditioned(

@@ -7,13 +7,16 @@ with the store for the next process.
 
 import json
 import logging
+import platform
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +30,12 @@ TRY_AGAIN = 16
 ROOM = 16 << 20
 """Bytes that must be free on the disk for rates to be kept."""
 IN_MEMORY = "memory"
+
+
+def machine(device: torch.device, model: str) -> str:
+    """What measured speeds are of: a model, by its digest, on this machine's device."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    return f"{platform.node()}, {name}, model {model}"
 
 
 class Located(NamedTuple):
@@ -91,6 +100,17 @@ class Planner:
     def saw_load(self, tier: str, loaded: int, seconds: float) -> None:
         if loaded:
             self.load.setdefault(tier, Rate()).saw(loaded, seconds)
+
+    def saw_reads(self, reads: Iterable[tuple[str, int]], seconds: float) -> None:
+        """Tier and bytes of every page that was read in one call; where several tiers took part nobody knows how long
+        each took."""
+        loaded: dict[str, int] = {}
+        for tier, amount in reads:
+            if amount:
+                loaded[tier] = loaded.get(tier, 0) + amount
+        if len(loaded) == 1:
+            for tier, amount in loaded.items():
+                self.saw_load(tier, amount, seconds)
 
     def saw_compose(self, chunks: int, seconds: float) -> None:
         """The first of a process is not counted: kernels may have been compiled in it."""

@@ -20,6 +20,8 @@ from transformers import AutoTokenizer, GenerationConfig
 from linearkv.errors import LinearKVError, UnsupportedModelError
 from linearkv.models.generation import Sampling
 
+CONDITIONING = ("prefix", "primer", "none")
+"""What chunks may be prefilled behind: the prefix, that and the primer, or nothing."""
 DEFAULT_SYSTEM = "Answer the question from the documents. If they do not say, answer: not in the documents."
 PRIMER = (
     "# Weather\n"

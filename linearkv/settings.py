@@ -85,6 +85,17 @@ class Settings(BaseSettings):
         """The remote tier's address, password and all."""
         return None if self.remote is None else self.remote.get_secret_value()
 
+    @property
+    def page_options(self) -> dict[str, Any]:
+        """What `linearkv.cache.open_pages` is told by them."""
+        return {
+            "memory_bytes": self.memory_budget,
+            "disk_bytes": self.disk_budget,
+            "backend": self.cache,
+            "remote": self.remote_url,
+            "remote_days": self.remote_days,
+        }
+
     @field_validator("system_prompt")
     @classmethod
     def _text(cls, value: str) -> str:

@@ -147,13 +147,8 @@ class StateCache:
         self.pages.touch(here)  # what is used here is not the first to go from behind
         started = time.perf_counter()
         found = self.pages.get([key for key in wanted if key not in here])
-        loaded: dict[str, int] = {}
-        for hit in found.values():
-            if isinstance(hit, Hit) and hit.bytes_loaded:
-                loaded[hit.tier] = loaded.get(hit.tier, 0) + hit.bytes_loaded
-        if len(loaded) == 1:  # where several tiers took part, nobody knows how long each took
-            for tier, amount in loaded.items():
-                self.planner.saw_load(tier, amount, time.perf_counter() - started)
+        hits = [hit for hit in found.values() if isinstance(hit, Hit)]
+        self.planner.saw_reads([(hit.tier, hit.bytes_loaded) for hit in hits], time.perf_counter() - started)
         restored = Restored(states=[], tiers=[])
         missing: dict[str, ChunkTokens] = {}
         for key, chunk in zip(keys, chunks, strict=True):

@@ -12,7 +12,6 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 import linearkv
-from linearkv.composition import compose
 from linearkv.errors import LinearKVError
 from linearkv.identity import WEIGHT_FILES, ModelIdentity, digest_folder, digest_parameters
 from linearkv.models.base import GDNModel, TokenIds, digest_config, kernels_used
@@ -105,13 +104,8 @@ class TransformersModel(GDNModel):
     ) -> list[ChunkState]:
         """Chunks of different lengths share a batch, padded on the right, where no real token can see the padding."""
         ids = [self._token_ids(chunk) for chunk in chunks]
-        for position, chunk in enumerate(ids):
-            if not len(chunk):
-                raise LinearKVError(f"chunk {position} has no tokens: there is nothing to prefill")
+        starts = self._starts(prefix, ids)
         states: list[ChunkState | None] = [None] * len(ids)
-        if isinstance(prefix, PrefixState):
-            prefix = compose(prefix, [])
-        starts = [prefix] * len(ids) if isinstance(prefix, Context) else prefix
         most = max(1, self.room_for_states // self.state_bytes)
         for batch in _batches([len(chunk) for chunk in ids], batch_tokens, most):
             made = self._prefill_batch([starts[i] for i in batch], [ids[i] for i in batch])

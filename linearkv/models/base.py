@@ -164,6 +164,17 @@ class GDNModel(ABC):
             LinearKVError: an empty chunk.
         """
 
+    def _starts(
+        self, prefix: PrefixState | Context | Sequence[Context], chunks: Sequence[Sequence[int] | torch.Tensor]
+    ) -> Sequence[Context]:
+        """What each chunk is prefilled behind; LinearKVError for a chunk of no tokens."""
+        for position, chunk in enumerate(chunks):
+            if not len(chunk):
+                raise LinearKVError(f"chunk {position} has no tokens: there is nothing to prefill")
+        if isinstance(prefix, PrefixState):
+            prefix = compose(prefix, [])
+        return [prefix] * len(chunks) if isinstance(prefix, Context) else prefix
+
     def prefill(self, token_ids: TokenIds, after: Context | None = None) -> Context:
         """Prefills `token_ids` for real, from the start or behind `after`, and returns the context that follows."""
         return self.prefill_many([token_ids], [after])[0]

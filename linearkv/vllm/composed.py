@@ -118,7 +118,7 @@ class _Arriving:
         self._device = device
         known = _spans.get(page)
         if known is None or known[0] != groups:
-            known = _spans[page] = (groups, [_span(page, group) for group in groups])
+            known = _spans[page] = (groups, [_span(page, kinds) for kinds in _by_kind(page, groups)])
         self._groups = known[1]
 
     def layers(self, group: int) -> ChunkState:
@@ -155,12 +155,18 @@ class _Span(NamedTuple):
 _spans: "weakref.WeakKeyDictionary[Page, tuple[Sequence[_Group], list[_Span | None]]]" = weakref.WeakKeyDictionary()
 
 
-def _span(page: Page, group: _Group) -> _Span | None:
-    """None where tensors of a kind differ in dtype, or do not lie evenly apart."""
-    kinds: dict[str, list[torch.Tensor]] = {}
+def _by_kind(page: Page, groups: Sequence[_Group]) -> list[dict[str, list[torch.Tensor]]]:
+    """A page's tensors of every group, by kind, in the order of the layers."""
+    of_layer = [number for number, group in enumerate(groups) for _ in range(group.first, group.last)]
+    found: list[dict[str, list[torch.Tensor]]] = [{} for _ in groups]
     for name, tensor in page.tensors.items():
-        if name[0].isdigit() and group.first <= _layer(name) < group.last:
-            kinds.setdefault(name.partition(".")[2], []).append(tensor)
+        if name[0].isdigit():
+            found[of_layer[_layer(name)]].setdefault(name.partition(".")[2], []).append(tensor)
+    return found
+
+
+def _span(page: Page, kinds: dict[str, list[torch.Tensor]]) -> _Span | None:
+    """None where tensors of a kind differ in dtype, or do not lie evenly apart."""
     if "kept" in kinds:  # packed transitions, of as many heads as each layer has
         return None
     begin = page.buffer.data_ptr()

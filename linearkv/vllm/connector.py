@@ -244,7 +244,8 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
             if tracked is None:
                 continue
             if tracked.load:
-                plan.loads.append(Load(tracked.job, tracked.blocks, tracked.job.composed))
+                assert tracked.job.composed is not None  # its length was what vLLM was told
+                plan.loads.append(Load(tracked.blocks, tracked.job.composed))
                 tracked.load = False
                 if isinstance(tracked.asked, Compose):
                     tracked.job.composed = None  # should it be needed again, it is made again

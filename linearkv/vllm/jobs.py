@@ -55,14 +55,12 @@ class Job:
         wanted: what to keep; None for nothing.
         captured: what was kept, once the prompt was prefilled.
         problem: why nothing was kept.
-        loads: how often the context was written into vLLM's blocks: more than once after a preemption.
     """
 
     composed: Composed | None = None
     wanted: Wanted | None = None
     captured: Captured | None = None
     problem: str = ""
-    loads: int = 0
 
 
 @dataclass

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from linearkv.composition import compose
 from linearkv.errors import LinearKVError
 from linearkv.identity import WEIGHT_FILES, ModelIdentity, digest_folder
 from linearkv.kernels.relocate import relocate
@@ -140,13 +139,7 @@ class VLLMModel(GDNModel):
     ) -> list[ChunkState]:
         """A request for each chunk; vLLM makes its own batches of them, so `batch_tokens` does nothing."""
         ids = [_ids(chunk) for chunk in chunks]
-        for position, chunk in enumerate(ids):
-            if not chunk:
-                raise LinearKVError(f"chunk {position} has no tokens: there is nothing to prefill")
-        if isinstance(prefix, PrefixState):
-            prefix = compose(prefix, [])
-        starts = [prefix] * len(ids) if isinstance(prefix, Context) else list(prefix)
-        captured = self._capture(list(zip(starts, ids, strict=True)), Wanted(0))
+        captured = self._capture(list(zip(self._starts(prefix, ids), ids, strict=True)), Wanted(0))
         names = ("transition", "update", "conv_tail", "key", "value")
         return [
             ChunkState(**_parts(one, *names), token_ids=torch.tensor(chunk))

@@ -6,7 +6,6 @@ layer's part only when it comes to that layer.
 """
 
 import logging
-import platform
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,8 @@ from linearkv.cache import NO_TAG, Hit, Miss, NotStored, Page, encode, open_page
 from linearkv.device_states import DeviceStates
 from linearkv.errors import LinearKVError
 from linearkv.identity import ModelIdentity, chunk_key, prefix_key
-from linearkv.planner import IN_MEMORY, Located, Planner
+from linearkv.planner import IN_MEMORY, Located, Planner, machine
+from linearkv.prompt import CONDITIONING
 from linearkv.settings import Settings
 from linearkv.state_cache import DEVICE, content_tags
 from linearkv.states import ChunkState, PrefixState
@@ -71,8 +71,10 @@ class Options:
                 f"kv_connector_extra_config has {', '.join(given)}; LinearKV knows store, tenant, "
                 "conditioning and loading_bytes"
             ) from error
-        if options.conditioning not in ("prefix", "primer", "none"):
-            raise LinearKVError(f"unknown conditioning {options.conditioning!r}: expected prefix, primer or none")
+        if options.conditioning not in CONDITIONING:
+            raise LinearKVError(
+                f"unknown conditioning {options.conditioning!r}: expected one of {', '.join(CONDITIONING)}"
+            )
         return options
 
 
@@ -146,16 +148,11 @@ class Serving:
         self.pages = open_pages(
             tenant.folder,
             tenant.secret,
-            memory_bytes=settings.memory_budget,
-            disk_bytes=settings.disk_budget,
-            backend=settings.cache,
-            remote=settings.remote_url,
-            remote_days=settings.remote_days,
+            **settings.page_options,
         )
         self._room = _Room(options.loading_bytes)
         self._restore = settings.restore
-        machine = f"{platform.node()}, {_device_name(worker.device)}, model {identity.digest()}"
-        self.planner = Planner.read(tenant.folder / SPEEDS, machine)
+        self.planner = Planner.read(tenant.folder / SPEEDS, machine(worker.device, identity.digest()))
         on_gpu = worker.device.type != "cpu"
         self._on_device = DeviceStates(settings.device_budget if on_gpu else 0)
         self._stream = torch.cuda.Stream(worker.device) if on_gpu else None
@@ -358,20 +355,15 @@ class Serving:
         here = self._on_device.get(dict.fromkeys(keys))
         started = time.perf_counter()
         found = self._stored([key for key in dict.fromkeys(keys) if key not in here])
-        loaded: dict[str, int] = {}
-        for hit in found.values():
-            if isinstance(hit, Hit) and hit.bytes_loaded:
-                loaded[hit.tier] = loaded.get(hit.tier, 0) + hit.bytes_loaded
-        if len(loaded) == 1:  # where several tiers took part, nobody knows how long each took
-            for where, amount in loaded.items():
-                self.planner.saw_load(where, amount, time.perf_counter() - started)
+        hits = [hit for hit in found.values() if isinstance(hit, Hit)]
+        self.planner.saw_reads([(hit.tier, hit.bytes_loaded) for hit in hits], time.perf_counter() - started)
         states: list[ChunkState | Page] = []
         pages = {}
         for key in keys:
             result = found.get(key)
             if key in here:
                 states.append(here[key])
-                tier = "device"
+                tier = DEVICE
             elif isinstance(result, Hit):
                 states.append(result.page)
                 pages[key] = result.page
@@ -476,10 +468,6 @@ class Serving:
 
     def _prefix_key(self, ids: list[int]) -> str:
         return prefix_key(self._secret, self.identity, ids)
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
 
 
 def _token_ids(state: ChunkState | Page) -> torch.Tensor:

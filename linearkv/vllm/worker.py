@@ -37,9 +37,8 @@ Blocks = tuple[list[int], ...]
 class Load(NamedTuple):
     """A context to write before a step."""
 
-    job: Job
     blocks: Blocks
-    composed: Composed | None
+    composed: Composed
 
 
 class Step(NamedTuple):
@@ -108,7 +107,7 @@ class Worker:
         self._kept: dict[int, _Kept] = {}
         self._hooks: ExitStack | None = None
         self._steps: list[Step] = []
-        self._rows: dict[int, tuple[int, int, int]] | None = None
+        self._rows: dict[int, tuple[int, int]] | None = None
         self._layer: Layer | None = None
         self._pending: dict[str, list[tuple[torch.cuda.Event, Callable[[], None]]]] = {}
         self._waiting: ExitStack | None = None
@@ -164,7 +163,6 @@ class Worker:
         by_layer = metadata[self.gdn[0].name].num_prefills > 0
         for load in loads:
             composed = load.composed
-            assert composed is not None
             slots: dict[int, torch.Tensor] = {}
             for part in composed.parts:
                 for place, layer in enumerate(self.gdn[part.gdn]):
@@ -177,7 +175,6 @@ class Worker:
                         slots[layer.group] = _slots(blocks, layer.block_size, composed.length).to(self.device)
                     write = partial(self._write_keys, layer, slots[layer.group], part.context, place)
                     self._write(layer.name, part.ready, write, by_layer)
-            load.job.loads += 1
         if self._pending:
             self._waiting = ExitStack()
             for layer in self.gdn:
@@ -358,9 +355,9 @@ class Worker:
             self._rows = {}
             for step in self._steps:
                 place = rows.index(self._row(layer, step.blocks, metadata))
-                self._rows[id(step.job)] = (place, starts[place], starts[place + 1])
+                self._rows[id(step.job)] = (starts[place], starts[place + 1])
         for step in self._steps:
-            _, begin, end = self._rows[id(step.job)]
+            begin, end = self._rows[id(step.job)]
             yield step, slice(min(begin + _skipped(step), end), end)
 
     def _keep_hidden(self, module: nn.Module, args: Any, output: Any) -> None:
