@@ -10,9 +10,11 @@ Random weights of a published shape, random tokens, one engine. Chunks are index
 - `cold`: the same tokens as an ordinary request, prefilled; `question alone`: what stands behind the chunks, behind the
   prefix alone, which is the ceiling.
 
-Beside the times: whether a context is what plain torch composes of the same pages in float64, whether one chunk behind
-its prefix gives the log-probabilities of an ordinary request, and how long another request's tokens take while a
-context is loaded. Needs vLLM and a GPU; `--shape tiny` tries the program on a CPU.
+Beside the times: whether a context is what plain torch composes of the same pages in float64; whether one chunk behind
+its prefix gives the log-probabilities that vLLM gives after prefilling it there; several requests at once; and how long
+another request's tokens take while a context is loaded, and while the same tokens are prefilled. With `--graphs` the
+engine that is measured has CUDA graphs and compiled code, and its store was filled by one without, in a process of its
+own. Needs vLLM and a GPU; `--shape tiny` tries the program on a CPU.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import json
 import os
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,39 +33,33 @@ from typing import Any
 
 import torch
 
-from linearkv import Settings, unpack
+from linearkv import Settings, compose, unpack
 from linearkv.client import Compose, Index, chunk_id
 from linearkv.eval.bench import describe_machine
 from linearkv.eval.end_to_end import PUBLISHED
 from linearkv.eval.vllm_prefill import write_config
 from linearkv.kernels.compose import compose_states
-from linearkv.vllm import register
+from linearkv.vllm.model import VLLMModel
 
 TIERS = ("device", "memory", "disk", "disk, planned")
 CHUNK, PREFIX, QUESTION = 512, 64, 64
+EVERYTHING = 40 << 30
+TOGETHER = 4
+TOLD = 20
+"""Likeliest tokens whose log-probabilities are compared."""
 
 
 class Server:
     """An engine with the connector, and a corpus in its store."""
 
     def __init__(self, shape: str, store: Path, chunks: int, options: dict[str, Any]) -> None:
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-        register()
-        import vllm
-        from vllm.distributed.kv_transfer import get_kv_transfer_group
-
-        self.vllm = vllm
         length = PREFIX + CHUNK * chunks + QUESTION + 64
         with tempfile.TemporaryDirectory() as folder:
             write_config(Path(folder), shape)
-            self.llm = vllm.LLM(
+            self.model = VLLMModel(
                 folder,
                 load_format="dummy",
-                dtype="bfloat16",
-                skip_tokenizer_init=True,
-                enable_prefix_caching=False,
-                mamba_ssm_cache_dtype="float32",
                 max_model_len=length,
                 max_num_batched_tokens=length,
                 max_num_seqs=8,
@@ -71,8 +68,13 @@ class Server:
                     "kv_role": "kv_both",
                     "kv_connector_extra_config": {"store": str(store), "loading_bytes": 8 << 30},
                 },
-                **{"enforce_eager": True, **options},
+                **options,
             )
+        import vllm
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        self.vllm = vllm
+        self.llm = self.model.llm
         self.connector = get_kv_transfer_group()
         self.beside = self.llm.llm_engine.engine_core.engine_core.scheduler.connector
         self.device = self.connector.worker.device
@@ -207,14 +209,13 @@ def measure_context(server: Server, number: int, tiers: Sequence[str], repeats: 
     nothing = lambda: None  # noqa: E731
     made: dict[str, Any] = {"chunks": number, "tokens": PREFIX + number * CHUNK + QUESTION}
     arms = {"cold": timed(server, cold, repeats, nothing), "question alone": timed(server, alone, repeats, nothing)}
-    everything = 40 << 30
     for tier in tiers:
         before = nothing
         if tier == "device":
-            server.reopen(restore="always", device_budget=everything, memory_budget=everything)
+            server.reopen(restore="always", device_budget=EVERYTHING, memory_budget=EVERYTHING)
             bring_all()
         elif tier == "memory":
-            server.reopen(restore="always", device_budget=0, memory_budget=everything)
+            server.reopen(restore="always", device_budget=0, memory_budget=EVERYTHING)
             bring_all()
         else:
             restore = "auto" if tier == "disk, planned" else "always"
@@ -264,70 +265,137 @@ def check_composition(server: Server, number: int) -> float:
 
 
 def check_one_chunk(server: Server) -> dict[str, float]:
-    """Log-probabilities of the likeliest tokens behind one chunk: composed, against an ordinary request's; and, to see
-    that it would show, against those behind another chunk."""
-
-    def likeliest(prompt: Sequence[int], params: dict[str, Any] | None = None) -> dict[int, float]:
-        found = server.send(prompt, params, logprobs=20).outputs[0].logprobs[0]
-        return {token: entry.logprob for token, entry in found.items()}
-
+    """Largest differences in log-probability, over all tokens behind a question behind one chunk: composed of its
+    stored state, and to see that it would show of another chunk's, against what follows when vLLM prefills the chunk
+    there. And, against vLLM prefilling chunk and question in one, what that split alone and the stored state make of
+    the likeliest tokens."""
+    serving = server.connector.opened
+    chunk, other = server.chunks[:2]
     question = draw(server.chance, QUESTION)
+    prefix = serving._prefix(server.prefix)
 
-    def prompt_of(chunk: list[int]) -> tuple[list[int], dict[str, Any]]:
-        named = ((len(chunk), chunk_id(chunk)),)
-        return [*server.prefix, *chunk, *question], Compose(PREFIX, named, "sequential").params()
+    def stored(ids: list[int]) -> Any:
+        key = serving._chunk_key(server.prefix, ids)
+        return compose(prefix, [unpack(serving.pages.get([key])[key].page.tensors_on(server.device))], "sequential")
 
-    def apart(one: dict[int, float], other: dict[int, float]) -> float:
-        shared = one.keys() & other.keys()
-        return max((abs(one[token] - other[token]) for token in shared), default=float("inf"))
+    prefilled = server.model.prefill(chunk, after=compose(prefix, []))
+    expected = server.model.logits(prefilled, question).log_softmax(-1)
 
-    prompt, params = prompt_of(server.chunks[0])
-    ordinary, composed = likeliest(prompt), likeliest(prompt, params)
-    other = likeliest(*prompt_of(server.chunks[1]))
+    def apart(context: Any) -> float:
+        return float((server.model.logits(context, question).log_softmax(-1) - expected).abs().max())
+
+    composed = stored(chunk)
+    prompt = [*server.prefix, *chunk, *question]
+    asked = Compose(PREFIX, ((len(chunk), chunk_id(chunk)),), "sequential").params()
+    at_once = likeliest(server.send(prompt, logprobs=TOLD))
     return {
-        "composed": apart(ordinary, composed),
-        "shared of 20": len(ordinary.keys() & composed.keys()),
-        "another chunk": apart(ordinary, other),
-        "another chunk shares": len(ordinary.keys() & other.keys()),
+        "composed": apart(composed),
+        "another chunk": apart(stored(other)),
+        "state, relative": float((composed.recurrent - prefilled.recurrent).norm() / prefilled.recurrent.norm()),
+        "keys equal": bool(torch.equal(composed.key, prefilled.key)),
+        "likeliest, split": differ(at_once, {token: float(expected[-1][token]) for token in at_once}),
+        "likeliest, composed": differ(at_once, likeliest(server.send(prompt, asked, logprobs=TOLD))),
     }
 
 
-def check_stalls(server: Server, number: int) -> dict[str, float]:
-    """Seconds between the tokens of a request, alone, and while another's context is loaded from disk."""
+def likeliest(output: Any) -> dict[int, float]:
+    return {token: entry.logprob for token, entry in output.outputs[0].logprobs[0].items()}
+
+
+def differ(one: dict[int, float], other: dict[int, float]) -> float:
+    """Largest difference over the tokens that both have."""
+    return max((abs(one[token] - other[token]) for token in one.keys() & other.keys()), default=float("inf"))
+
+
+def check_together(server: Server, number: int) -> dict[str, Any]:
+    """Several requests that come at once: seconds until each has its first token, composed of states in host memory and
+    ordinary; and how far log-probabilities are from those of the same requests one by one."""
+    server.reopen(restore="always", device_budget=0, memory_budget=EVERYTHING)
+    asked = [server.asked(server.chance.sample(server.chunks, number)) for _ in range(TOGETHER)]
+    made: dict[str, Any] = {"chunks": number, "requests": TOGETHER}
+    for arm in ("composed", "cold"):
+        requests = [(prompt, params if arm == "composed" else None) for prompt, params in asked]
+        alone = [likeliest(server.send(*request, logprobs=TOLD)) for request in requests]
+        before = server.counts()["composed"]
+        synchronize(server)
+        arrived, outputs = run_together(server, requests)
+        assert server.counts()["composed"] - before == (TOGETHER if arm == "composed" else 0)
+        made[arm] = {
+            "first_token_s": sorted(arrived),
+            "apart": [differ(one, likeliest(output)) for one, output in zip(alone, outputs, strict=True)],
+        }
+    return made
+
+
+def run_together(server: Server, requests: Sequence[tuple[list[int], Any]]) -> tuple[list[float], list[Any]]:
+    """Seconds until every request had its token, and what was answered."""
     engine = server.llm.llm_engine
-    sampling = server.vllm.SamplingParams(max_tokens=60, temperature=0, detokenize=False, ignore_eos=True)
+    began = time.perf_counter()
+    for place, (prompt, params) in enumerate(requests):
+        engine.add_request(str(place), {"prompt_token_ids": prompt}, one_token(server, params, logprobs=TOLD))
+    ended: dict[str, tuple[float, Any]] = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            if output.finished:
+                ended[output.request_id] = (time.perf_counter() - began, output)
+    pairs = [ended[str(place)] for place in range(len(requests))]
+    return [seconds for seconds, _ in pairs], [output for _, output in pairs]
 
-    def run(load: bool, name: str) -> list[float]:
+
+def one_token(server: Server, params: dict[str, Any] | None, **more: Any) -> Any:
+    extra = {"kv_transfer_params": params} if params else None
+    return server.vllm.SamplingParams(
+        max_tokens=1, temperature=0, detokenize=False, ignore_eos=True, extra_args=extra, **more
+    )
+
+
+def check_stalls(server: Server, number: int) -> dict[str, dict[str, float]]:
+    """Seconds between the tokens of a request: alone, beside contexts that are loaded, and beside a prompt of as many
+    tokens that is prefilled; and seconds until that other request had its first token."""
+    engine = server.llm.llm_engine
+    sampling = server.vllm.SamplingParams(max_tokens=100, temperature=0, detokenize=False, ignore_eos=True)
+
+    def context() -> tuple[list[int], Any]:
+        return server.asked(server.chance.sample(server.chunks, number))
+
+    def run(name: str, other: Callable[[], tuple[list[int], Any]] | None) -> dict[str, float]:
+        beside = f"{name}, other"
         engine.add_request(name, {"prompt_token_ids": draw(server.chance, 64)}, sampling)
-        gaps, last, sent = [], 0.0, False
+        gaps: list[float] = []
+        last = sent = answered = 0.0
         while engine.has_unfinished_requests():
-            outputs = {output.request_id: output for output in engine.step()}
+            outputs = {output.request_id for output in engine.step()}
             now = time.perf_counter()
-            if name in outputs:
-                if last:
-                    gaps.append(now - last)
-                last = now
-                if load and not sent and len(gaps) == 10:
-                    prompt, params = server.asked(server.chance.sample(server.chunks, number))
-                    one = server.vllm.SamplingParams(
-                        max_tokens=1, detokenize=False, extra_args={"kv_transfer_params": params}
-                    )
-                    engine.add_request(f"{name} composed", {"prompt_token_ids": prompt}, one)
-                    sent = True
-        return gaps
+            if beside in outputs:
+                answered = now - sent
+            if name not in outputs:
+                continue
+            if last:
+                gaps.append(now - last)
+            last = now
+            if other is not None and not sent and len(gaps) == 10:
+                prompt, params = other()
+                sent = time.perf_counter()
+                engine.add_request(beside, {"prompt_token_ids": prompt}, one_token(server, params))
+        longest = sorted(gaps)
+        return {
+            "median": statistics.median(gaps),
+            "longest": longest[-1],
+            "second longest": longest[-2],
+            "first token of the other": answered,
+        }
 
-    run(False, "warm-up")
-    alone = run(False, "alone")
+    run("warm-up", None)
+    made = {"alone": run("alone", None), "beside prefill": run("beside prefill", lambda: (context()[0], None))}
     server.reopen(restore="always", device_budget=0, memory_budget=0)
-    forget_files(server.store)
-    beside = run(True, "beside")
-    return {
-        "alone median": statistics.median(alone),
-        "alone longest": max(alone),
-        "beside median": statistics.median(beside),
-        "beside longest": max(beside),
-        "beside second longest": sorted(beside)[-2],
-    }
+    for _ in range(2):  # the first time the system may still be writing what was indexed
+        forget_files(server.store)
+        made["beside disk"] = run("beside disk", context)
+    server.reopen(restore="always", device_budget=0, memory_budget=EVERYTHING)
+    server.send(*server.asked(server.chunks))
+    server.connector.opened.settle()
+    made["beside memory"] = run("beside memory", context)
+    return made
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -336,35 +404,50 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--contexts", type=int, nargs="+", default=[10, 26, 52], help="chunks of 512 tokens")
     parser.add_argument("--tiers", nargs="+", default=TIERS)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--graphs", action="store_true", help="with CUDA graphs and compilation; without, eager")
     parser.add_argument("--options", type=json.loads, default={}, help="of vllm.LLM, as JSON")
     parser.add_argument("--store", type=Path, help="folder to make the store in")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--only-index", action="store_true", help=argparse.SUPPRESS)  # in a process of its own
     given = parser.parse_args(argv)
     os.environ["LINEARKV_CACHE"] = "files"
+    if given.only_index:
+        server = Server(given.shape, given.store, max(given.contexts), given.options)
+        server.index()
+        server.model.close()
+        return
     with tempfile.TemporaryDirectory(dir=given.store) as folder:
-        server = Server(given.shape, Path(folder) / "store", max(given.contexts), given.options)
-        indexing = server.index()
-        tokens = CHUNK * max(given.contexts)
-        print(f"indexed {tokens} tokens in {indexing:.1f} s, {tokens / indexing:.0f} a second", flush=True)
-        server.reopen(restore="always")
-        result: dict[str, Any] = {
-            "command": argv or sys.argv[1:],
-            "vllm": server.vllm.__version__,
-            "machine": describe_machine(server.device),
-            "shape": given.shape,
-            "indexing_s": indexing,
-            "one_chunk": check_one_chunk(server),
-            "composition_error": check_composition(server, min(given.contexts)),
-            "contexts": [],
-        }
-        print({name: result[name] for name in ("one_chunk", "composition_error")}, flush=True)
-        for number in given.contexts:
-            result["contexts"].append(measure_context(server, number, given.tiers, given.repeats))
-            keep(given.out, result)
-        result["stalls"] = check_stalls(server, max(given.contexts))
-        print(result["stalls"], flush=True)
+        measure(given, argv or sys.argv[1:], Path(folder) / "store")
+
+
+def measure(given: argparse.Namespace, command: list[str], store: Path) -> None:
+    largest = max(given.contexts)
+    result: dict[str, Any] = {"command": command, "shape": given.shape, "graphs": given.graphs}
+    if given.graphs:
+        options = ["--shape", given.shape, "--contexts", str(largest), "--options", json.dumps(given.options)]
+        own = [sys.executable, "-m", "linearkv.eval.vllm_serving", "--only-index", "--store", str(store), *options]
+        subprocess.run(own, check=True)
+    server = Server(given.shape, store, largest, given.options | {"enforce_eager": not given.graphs})
+    result |= {"vllm": server.vllm.__version__, "machine": describe_machine(server.device)}
+    if not given.graphs:
+        result["indexing_s"] = server.index()
+        print(f"indexed {CHUNK * largest} tokens in {result['indexing_s']:.1f} s", flush=True)
+    server.reopen(restore="always")
+    if not given.graphs:
+        result["one_chunk"] = check_one_chunk(server)
+    result["composition_error"] = check_composition(server, min(given.contexts))
+    print({name: result.get(name) for name in ("one_chunk", "composition_error")}, flush=True)
+    result["contexts"] = []
+    for number in given.contexts:
+        result["contexts"].append(measure_context(server, number, given.tiers, given.repeats))
         keep(given.out, result)
-        server.llm.llm_engine.engine_core.shutdown()
+    result["together"] = check_together(server, sorted(given.contexts)[len(given.contexts) // 2])
+    print(result["together"], flush=True)
+    keep(given.out, result)
+    result["stalls"] = check_stalls(server, largest)
+    print(result["stalls"], flush=True)
+    keep(given.out, result)
+    server.model.close()
 
 
 def keep(out: Path | None, result: dict[str, Any]) -> None:

@@ -11,13 +11,13 @@ What is sent is an ordinary completion of token ids: a server without LinearKV a
 here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from linearkv.prompt import CONDITIONING, PromptFormat
-from linearkv.vllm.asked import Compose, Index, chunk_id
+from linearkv.vllm.asked import NAME, Compose, Index, chunk_id
 
-__all__ = ["Compose", "Index", "chunk_id", "completion", "indexing"]
+__all__ = ["Compose", "Index", "chunk_id", "completion", "indexing", "unknown"]
 
 
 def completion(
@@ -30,6 +30,10 @@ def completion(
     **options: Any,
 ) -> dict[str, Any]:
     """The body of a request to `/v1/completions`: a question behind chunks, in the order given.
+
+    The answer says in `kv_transfer_params` what became of it: `{"linearkv": {"tokens": ..., "chunks": ..., "unknown":
+    [...], "reason": ...}}`, the prompt tokens and the chunks that were not computed, the places of chunks the server
+    does not know, and why not all was composed, if it was not.
 
     Args:
         prompt: of the model and system prompt that the store was indexed with.
@@ -81,3 +85,14 @@ def indexing(
     for chunk in chunks:
         asked = Index("chunk", len(behind))
         yield {**common, "prompt": [*behind, *prompt.chunk_ids(chunk)], "kv_transfer_params": asked.params()}
+
+
+def unknown(answer: Mapping[str, Any], chunks: Sequence[str]) -> list[str]:
+    """Of the chunks of a request, those the server has no states of, for `indexing`; then they are reused next time.
+
+    Args:
+        answer: what the server answered to a body of `completion`; a stream does not carry what this reads.
+        chunks: that the body was made of.
+    """
+    said = (answer.get("kv_transfer_params") or {}).get(NAME, {})
+    return [chunks[place] for place in said.get("unknown", ())]

@@ -1,8 +1,8 @@
 """The plugin as vLLM knows it: a KV connector, whose two halves sit beside the scheduler and beside the model."""
 
 import logging
-import time
 import uuid
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from linearkv.vllm.jobs import JOBS, Job, Wanted
 from linearkv.vllm.loaded import model_with
 from linearkv.vllm.metrics import PromMetrics, Stats
 from linearkv.vllm.serving import Loading, Options, Serving
-from linearkv.vllm.worker import Blocks, Load, Step, Worker
+from linearkv.vllm.worker import Blocks, Load, Step, StepTimer, Worker
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -58,6 +58,8 @@ class StepPlan(KVConnectorMetadata):
     """Of requests that ended, whatever was kept of them."""
     loaded: list[Loading] = field(default_factory=list)
     """Contexts that are not needed once the step is computed."""
+    timed: int = 0
+    """Tokens of prompts in a step that tells how fast prompts are prefilled; 0 for any other."""
 
 
 @dataclass
@@ -83,6 +85,8 @@ class _Tracked:
     """Of its first context, 0 for none; None before there was one."""
     indexing: bool = False
     """It was admitted to be indexed, and holds states until it ends."""
+    became: dict[str, Any] = field(default_factory=lambda: {"tokens": 0, "chunks": 0})
+    """What the answer says of a request that asked for a context."""
 
 
 class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
@@ -104,7 +108,8 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker: Worker | None = None
         self.opened: Serving | None = None
         self._idle = False  # the last step had nothing to do
-        self._step: tuple[int, float] | None = None
+        self._timers: deque[StepTimer] = deque()  # of steps that may still be computed
+        self._refused: dict[str, str] = {}
         self.counts = Counts()
 
     # Beside the scheduler
@@ -140,6 +145,7 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         except Refused as error:
             _log.warning("Request %s is served as any other: %s", request.request_id, error)
             self.counts.add(refused=1)
+            self._refused[request.request_id] = str(error)
             return None
         job = Job(wanted=Wanted(asked.behind, maps=asked.kind == "chunk") if isinstance(asked, Index) else None)
         return _Tracked(job, prompt, asked)
@@ -177,6 +183,8 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
             tracked.loading = self.serving.begin(wanted, tracked.prompt, again=tracked.length is not None)
         if not tracked.loading.ready(IDLE_WAIT_S if self._idle else WAIT_S):
             return False
+        if not self._idle and not tracked.loading.arrived():
+            return False  # in a step of its own it may wait for its layers one by one; others would wait with it
         self._count(tracked, tracked.loading)
         tracked.job.composed = tracked.loading.composed
         if isinstance(asked, Index) and tracked.job.composed is None:
@@ -204,6 +212,9 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
             self.counts.add(**{kind: 1})
         if isinstance(tracked.asked, Index):
             return
+        tracked.became = {"tokens": length, "chunks": loading.hits, "unknown": loading.unknown}
+        if loading.reason:
+            tracked.became["reason"] = loading.reason
         if loading.composed is None:
             self.counts.add(prefilled=1)
         else:
@@ -218,11 +229,11 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
             tracked.load = num_external_tokens > 0
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> StepPlan:
-        self._step_ended()
         self._idle = not scheduler_output.total_num_scheduled_tokens
         plan = self._plan(scheduler_output)
         if self._options.store is not None and not plan.loads and not plan.steps:
-            self._begin_step(scheduler_output)
+            tokens = sum(count for count in scheduler_output.num_scheduled_tokens.values() if count > 1)
+            plan.timed = tokens if tokens >= TIMED_TOKENS else 0
         return plan
 
     def _plan(self, scheduler_output: "SchedulerOutput") -> StepPlan:
@@ -267,33 +278,22 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(
         self, request: "Request", block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        self._step_ended()
         tracked = self._tracked.pop(request.request_id, None)
         if tracked is None:
-            return False, None
+            reason = self._refused.pop(request.request_id, None)
+            return False, None if reason is None else {NAME: {"tokens": 0, "chunks": 0, "reason": reason}}
         self._ended.append(tracked.job)
         if tracked.loading is not None:
             self.serving.end(tracked.loading)
-        if not isinstance(tracked.asked, Index):
+        if isinstance(tracked.asked, Compose):
+            return False, {NAME: tracked.became}
+        if tracked.asked is None:
             return False, None
         captured = tracked.job.captured
         if captured is None:
             return False, {NAME: {"indexed": False, "reason": tracked.job.problem or "the request ended early"}}
         self.serving.keep(tracked.asked, tracked.prompt, captured)
         return False, {NAME: {"indexed": True}}
-
-    def _begin_step(self, scheduler_output: "SchedulerOutput") -> None:
-        """Notes a step that prefills and does nothing of ours, to know what prefilling takes."""
-        tokens = [count for count in scheduler_output.num_scheduled_tokens.values() if count > 1]
-        if sum(tokens) >= TIMED_TOKENS:
-            self._step = (sum(tokens), time.perf_counter())
-
-    def _step_ended(self) -> None:
-        """A step has ended at the latest when a request of it does, or the next is planned."""
-        if self._step is not None:
-            tokens, began = self._step
-            self._step = None
-            self.serving.planner.prefill.saw(tokens, time.perf_counter() - began)
 
     @property
     def serving(self) -> Serving:
@@ -335,10 +335,14 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
+        while self._timers and (seconds := self._timers[0].seconds()) is not None:
+            self.serving.planner.prefill.saw(self._timers.popleft().tokens, seconds)
         for job in self.plan.ended:
             self.worker.forget(job)
         if self.plan.steps:
             self.worker.begin(self.plan.steps)
+        if self.plan.timed:
+            self._timers.append(StepTimer(self.plan.timed, self.worker.device))
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if self.plan.loads:
@@ -352,6 +356,8 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     def wait_for_save(self) -> None:
         self.worker.end()
+        if self.plan.timed:
+            self._timers[-1].stop()
         for loading in self.plan.loaded:
             self.serving.end(loading)
 

@@ -41,6 +41,9 @@ class VLLMModel(GDNModel):
         source: `"reference"`, or a checkpoint folder.
         options: of `vllm.LLM`, beside those LinearKV needs.
 
+    Attributes:
+        llm: vLLM's own engine, which takes other requests as well, from the same thread.
+
     Raises:
         LinearKVError: vLLM is not installed, or in a release LinearKV was not run with.
         UnsupportedModelError: an engine that LinearKV does not serve; the message names what.
@@ -79,9 +82,10 @@ class VLLMModel(GDNModel):
             if self.folder == REFERENCE:
                 served = Path(folder)
                 widen_heads(REFERENCE, served, REFERENCE_HEAD_DIM)
-            self._weights = digest_folder(served, WEIGHT_FILES)
-            self._llm = vllm.LLM(str(served), **given)
-        self._engine: Any = self._llm.llm_engine
+            dummy = given.get("load_format") == "dummy"
+            self._weights = None if dummy else digest_folder(served, WEIGHT_FILES)
+            self.llm = vllm.LLM(str(served), **given)
+        self._engine: Any = self.llm.llm_engine
         self._config = self._engine.vllm_config
         self.config = self._config.model_config.hf_text_config
         self._worker = _worker()

@@ -94,6 +94,8 @@ class Loading:
     composed: Composed | None = None
     reason: str = ""
     hits: int = 0
+    unknown: list[int] = field(default_factory=list)
+    """Chunks, by place, that were looked for and are not in the store."""
     bytes: int = 0
     seconds: float = 0.0
     read_s: float = 0.0
@@ -108,6 +110,11 @@ class Loading:
     def ready(self, wait: float = 0.0) -> bool:
         """Whether it is made; waits so many seconds for it."""
         return self._done.wait(wait)
+
+    def arrived(self) -> bool:
+        """Whether a context that is made is on the device in whole."""
+        last = self.composed.parts[-1].ready if self.composed is not None else None
+        return last is None or last.query()
 
 
 class Serving:
@@ -359,6 +366,9 @@ class Serving:
         self.planner.saw_reads([(hit.tier, hit.bytes_loaded) for hit in hits], time.perf_counter() - started)
         states: list[ChunkState | Page] = []
         pages = {}
+        loading.unknown = [
+            place for place, key in enumerate(keys) if key not in here and not isinstance(found.get(key), Hit)
+        ]
         for key in keys:
             result = found.get(key)
             if key in here:
@@ -485,7 +495,10 @@ class _Room:
     def take(self, some: int) -> bool:
         """Waits until there are so many, and takes them; False if there never will be."""
         with self._changed:
-            self._changed.wait_for(lambda: self._free >= some or some > self.size)
+            while self._free < some <= self.size:
+                self._changed.wait(1.0)
+                if not threading.main_thread().is_alive():
+                    return False  # a process that ends without closing its engine does not wait for it
             if some > self.size:
                 return False
             self._free -= some

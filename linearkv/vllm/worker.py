@@ -11,6 +11,7 @@ block the state would be found in by its position.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -51,6 +52,38 @@ class Step(NamedTuple):
     tokens: int
     prompt: int
     """Tokens of the whole prompt."""
+
+
+class StepTimer:
+    """What the forward pass of a step takes, on the device that computes it.
+
+    Attributes:
+        tokens: that it computes.
+    """
+
+    def __init__(self, tokens: int, device: torch.device) -> None:
+        self.tokens = tokens
+        self._on_gpu = device.type != "cpu"
+        self._began = self._now()
+        self._ended: Any = None
+
+    def _now(self) -> Any:
+        if not self._on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def stop(self) -> None:
+        self._ended = self._now()
+
+    def seconds(self) -> float | None:
+        """None as long as it is computed."""
+        if self._ended is None:
+            return None
+        if not self._on_gpu:
+            return float(self._ended - self._began)
+        return float(self._began.elapsed_time(self._ended)) / 1e3 if self._ended.query() else None
 
 
 class Layer(NamedTuple):

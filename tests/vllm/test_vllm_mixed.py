@@ -100,6 +100,39 @@ def test_nothing_leaks_and_no_answer_is_wrong(checkpoint, store, made, expected,
     print(f"{len(wanted)} answered, {preempted} preemptions, {counts['recomposed']} composed again, {agree}")
 
 
+def test_a_chunk_whose_request_is_preempted_is_indexed_whole(checkpoint, prompt, chunks, questions, tmp_path):
+    """Its steps before the preemption are forgotten: it is prefilled again from its first token on."""
+    long = "".join(chunks[:8])  # more than a block
+    first, index = indexing(prompt, [long])
+    assert len(index["prompt"]) > BLOCK + 64
+    ordinary = {"prompt": index["prompt"][: BLOCK - 40], "max_tokens": 150, "ignore_eos": True}
+    asked = completion(prompt, [long], questions[0].question, max_tokens=6)
+    answers, stored = [], []
+    for disturbed in (True, False):
+        few = {"num_gpu_blocks_override": BLOCKS - 4, "max_num_batched_tokens": 64, "max_model_len": 1920}
+        options = few if disturbed else {}
+        with open_engine(checkpoint, tmp_path / f"store {disturbed}", **options) as engine:
+            engine.run([first])
+            if disturbed:
+                engine.engine.add_request("ordinary", {"prompt_token_ids": ordinary["prompt"]}, sampling(ordinary))
+            engine.engine.add_request("index", {"prompt_token_ids": index["prompt"]}, sampling(index))
+            preempted = 0
+            while engine.engine.has_unfinished_requests():
+                for output in engine.engine.step():
+                    if output.request_id == "index" and output.finished:
+                        stored.append(output.kv_transfer_params)
+                for request in engine.scheduler.requests.values():
+                    preempted = max(preempted, request.num_preemptions)
+            assert bool(preempted) == disturbed
+            answers += engine.run([asked])
+    assert stored == [{"linearkv": {"indexed": True}}] * 2
+    one, other = answers
+    assert one.cached == other.cached == len(index["prompt"]) and one.tokens == other.tokens
+    assert all(
+        abs(one.logprobs[0][token] - logprob) < 0.5 for token, logprob in other.logprobs[0].items() if logprob > -5
+    )
+
+
 class Answered:
     def __init__(self):
         self.tokens, self.logprobs, self.preempted = [], [], 0

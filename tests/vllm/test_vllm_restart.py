@@ -1,11 +1,15 @@
 """A store outlives the server that filled it; what was damaged meanwhile is prefilled, and said."""
 
 import json
+import random
 import subprocess
 import sys
 import time
 
+import pytest
+
 from linearkv.client import completion, indexing
+from linearkv.planner import KEPT
 
 from .conftest import open_engine
 
@@ -91,3 +95,23 @@ def test_the_planner_prefills_what_takes_longer_to_load(checkpoint, prompt, chun
         planner.compose.saw(1, 60)
         (prefilled,) = engine.run([body])
         assert not prefilled.cached and engine.counts["planned"] == 1
+        assert prefilled.params is not None and prefilled.params["linearkv"]["reason"].startswith("planned")
+
+
+def test_the_planner_knows_what_prefilling_takes(checkpoint, tmp_path):
+    """Of steps that prefill, the time until they are computed: most of what a long prompt's request takes."""
+    options = {"max_num_batched_tokens": 4096, "enable_prefix_caching": False}
+    with open_engine(checkpoint, tmp_path / "store", **options) as engine:
+        chance = random.Random(0)
+        body = {"prompt": [chance.randrange(3, 8000) for _ in range(3000)], "max_tokens": 1, "logprobs": 1}
+        short = {**body, "prompt": body["prompt"][:20]}  # in whose step what the last one took is noted
+        engine.run([body])
+        engine.run([short])
+        rate = engine.scheduler.connector.serving.planner.prefill
+        before = rate.amount, rate.seconds
+        began = time.perf_counter()
+        engine.run([body])
+        whole = time.perf_counter() - began
+        engine.run([short])
+        assert rate.amount == pytest.approx(KEPT * before[0] + 3000)
+        assert 0.3 * whole < rate.seconds - KEPT * before[1] < whole

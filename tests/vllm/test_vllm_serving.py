@@ -5,7 +5,7 @@ import random
 import pytest
 
 from linearkv import compose
-from linearkv.client import completion, indexing
+from linearkv.client import completion, indexing, unknown
 from linearkv.kernels.compose import ORDERS
 
 from .conftest import open_engine
@@ -53,6 +53,7 @@ def test_everything_but_pivots_and_question_is_reused(served, asked, outputs, pr
     for (_, places, _, _, pivot), output in zip(asked, outputs, strict=True):
         reused = places[: len(places) - pivot]
         assert output.cached == len(prompt.prefix_ids) + sum(len(prompt.chunk_ids(chunks[place])) for place in reused)
+        assert output.params == {"linearkv": {"tokens": output.cached, "chunks": len(reused), "unknown": []}}
     counts = served.counts
     assert counts["stored"] == 21 and counts["composed"] == 50
     assert not any(counts[name] for name in ("refused", "failed", "prefilled", "partly", "damaged", "not_stored"))
@@ -86,12 +87,27 @@ def test_alone_or_in_a_batch_the_answer_is_the_same(served, asked, outputs):
 
 
 def test_a_chunk_nobody_knows_ends_what_is_reused(served, prompt, chunks, questions):
-    unknown = "# Never indexed\n\nThe lamp is green.\n\n"
-    body = completion(prompt, [chunks[3], chunks[1], unknown, chunks[2]], questions[0].question)
+    new = [f"# Never indexed\n\nThe lamp in room {number} is green.\n\n" for number in range(2)]
+    retrieved = [chunks[3], chunks[1], new[0], chunks[2], new[1]]
+    body = completion(prompt, retrieved, questions[0].question)
     before = served.counts["partly"]
     (output,) = served.run([body])
     assert output.cached == sum(map(len, (prompt.prefix_ids, prompt.chunk_ids(chunks[3]), prompt.chunk_ids(chunks[1]))))
     assert served.counts["partly"] == before + 1
+    assert output.params == {
+        "linearkv": {
+            "tokens": output.cached,
+            "chunks": 2,
+            "unknown": [2, 4],
+            "reason": "chunk 2 is not in the store",
+        }
+    }
+    missing = unknown({"kv_transfer_params": output.params}, retrieved)
+    assert missing == new
+    served.run(list(indexing(prompt, missing))[1:])
+    (again,) = served.run([body])
+    assert again.params == {"linearkv": {"tokens": again.cached, "chunks": 5, "unknown": []}}
+    assert again.cached == len(prompt.prefix_ids) + sum(len(prompt.chunk_ids(chunk)) for chunk in retrieved)
 
 
 def test_a_prompt_that_ends_with_a_chunk_computes_that_chunk(served, prompt, chunks):
@@ -139,6 +155,8 @@ def test_boundaries_that_are_not_the_prompts_are_refused_and_the_prompt_answered
     (output,) = served.run([body])
     assert served.counts["refused"] == before + 1
     assert output.cached == expected.cached and output.logprobs == expected.logprobs
+    assert output.params is not None and output.params["linearkv"]["reason"] and expected.params is None
+    assert not served.scheduler.connector._refused
 
 
 def test_an_unknown_prefix_is_prefilled(served, prompt, chunks, questions):
