@@ -1,9 +1,11 @@
-"""Real engines of vLLM on the CPU, in an environment of their own (`make test` makes it).
+"""Real engines of vLLM, in an environment of their own: `make test` makes one for CPUs. On a machine with a GPU these
+tests run there: `pytest tests/vllm`.
 
 Where vLLM is not installed these tests are not collected; where they are asked for and vLLM is missing, pytest finds
 none, which is a failure.
 """
 
+import gc
 import os
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 collect_ignore_glob = [] if find_spec("vllm") else ["test_*.py"]
 
@@ -26,7 +29,11 @@ if find_spec("vllm"):
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # the other needs Triton, and Triton a GPU
 
 HEAD_DIM = 64
+ON_GPU = torch.cuda.is_available()
+MACHINE: dict[str, Any] = {"gpu_memory_utilization": 0.15, "gdn_prefill_backend": "triton"} if ON_GPU else {}
+"""Options of every engine of these tests; FlashInfer's kernels would be compiled first."""
 OPTIONS: dict[str, Any] = {
+    **MACHINE,
     "dtype": "bfloat16",
     "skip_tokenizer_init": True,
     "enforce_eager": True,
@@ -120,6 +127,10 @@ def open_engine(checkpoint: Path, store: Path | None = None, *, plugin: bool = T
     finally:
         llm.llm_engine.engine_core.shutdown()
         ensure_kv_transfer_shutdown()
+        del llm
+        gc.collect()
+        if ON_GPU:
+            torch.cuda.empty_cache()
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ import transformers
 from linearkv import compose
 from linearkv.vllm.model import VLLMModel
 
+from .conftest import MACHINE
+
 SETTINGS = {
     "vocab_size": 512,
     "hidden_size": 128,
@@ -43,7 +45,7 @@ def model(request, tmp_path):
             if parameter.dim() >= 2 and "embed" not in name:
                 parameter.mul_(4)  # spread, so that a dropped state shows in the logits
     random_model.save_pretrained(tmp_path)
-    opened = VLLMModel(tmp_path, max_num_seqs=4, max_model_len=2048)
+    opened = VLLMModel(tmp_path, max_num_seqs=4, max_model_len=2048, **MACHINE)
     yield opened
     opened.close()
 

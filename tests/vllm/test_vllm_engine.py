@@ -8,8 +8,10 @@ import pytest
 from linearkv import Engine, Settings
 from linearkv.errors import LinearKVError
 
+from .conftest import MACHINE
+
 HANDBOOK = Path(__file__).parents[2] / "examples" / "handbook"
-SETTINGS = Settings(chunk_tokens=160, restore="always", vllm={"max_model_len": 4096, "max_num_seqs": 8})
+SETTINGS = Settings(chunk_tokens=160, restore="always", vllm={"max_model_len": 4096, "max_num_seqs": 8, **MACHINE})
 
 
 @pytest.fixture(scope="module")

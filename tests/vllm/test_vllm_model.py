@@ -11,6 +11,8 @@ from linearkv.kernels.compose import ORDERS
 from linearkv.vllm.model import VLLMModel
 from linearkv.vllm.worker import Worker
 
+from .conftest import MACHINE
+
 PREFIX = 37
 LENGTHS = (1, 2, 3, 4, 63, 64, 65, 97, 200, 640)
 
@@ -22,7 +24,8 @@ def ids(number, seed):
 
 @pytest.fixture(scope="module", params=[False, True], ids=["uncached", "prefix caching"])
 def model(request):
-    opened = VLLMModel("reference", max_num_seqs=8, max_model_len=4096, enable_prefix_caching=request.param)
+    options = {"max_num_seqs": 8, "max_model_len": 4096, "enable_prefix_caching": request.param}
+    opened = VLLMModel("reference", **options, **MACHINE)
     yield opened
     opened.close()
 

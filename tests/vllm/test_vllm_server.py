@@ -12,7 +12,7 @@ import pytest
 
 from linearkv.client import completion, indexing
 
-from .conftest import HEAD_DIM
+from .conftest import HEAD_DIM, MACHINE, ON_GPU
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +32,10 @@ def server(checkpoint, tmp_path_factory):
         *("--served-model-name", "reference", "--host", "127.0.0.1", "--port", str(port)),
         *("--enforce-eager", "--mamba-ssm-cache-dtype", "float32", "--max-model-len", "4096", "--max-num-seqs", "8"),
         *("--kv-transfer-config", json.dumps(connector)),
+        *(text for name, value in MACHINE.items() for text in (f"--{name.replace('_', '-')}", str(value))),
     ]
     # On a CPU, and only there, vLLM otherwise has the model in yet another process than the scheduler.
-    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1" if ON_GPU else "0"}
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         try:

@@ -7,6 +7,8 @@ import torch
 from linearkv import compose
 from linearkv.vllm.model import VLLMModel
 
+from .conftest import MACHINE
+
 PREFIX = 37
 LENGTHS = (1, 2, 3, 4, 63, 64, 65, 97, 200, 640, 129, 193)
 
@@ -18,7 +20,7 @@ def ids(number, seed):
 
 def test_chunks_longer_than_a_step_are_put_together():
     """Steps of 64 tokens: chunks of 1 to 640 come in up to ten pieces, some of one token, between those of others."""
-    model = VLLMModel("reference", max_num_seqs=8, max_model_len=4096, max_num_batched_tokens=64)
+    model = VLLMModel("reference", max_num_seqs=8, max_model_len=4096, max_num_batched_tokens=64, **MACHINE)
     try:
         prefix = model.prefill_prefix(ids(PREFIX, 0))
         chunks = [ids(length, length) for length in LENGTHS]
