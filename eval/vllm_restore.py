@@ -28,6 +28,7 @@ from linearkv import PromptFormat
 from linearkv.client import completion, indexing
 from linearkv.eval.reference.generator import HeldOut
 from linearkv.models import REFERENCE, widen_heads
+from linearkv.state_cache import DEVICE
 
 LONGEST_ANSWER = 24
 ORDERS = ("sequential", "bidirectional", "cyclic")
@@ -39,6 +40,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 5, 10, 20], help="chunks of a context")
     parser.add_argument("--repetitions", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--options", type=json.loads, default={}, help="of vllm.LLM, as JSON")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)  # in a process of its own
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -49,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
     repetitions = []
     for number in range(1, options.repetitions + 1):
         with tempfile.TemporaryDirectory(prefix="linearkv-restore-") as folder:
-            cases = run(Path(folder), options.model, options.lengths, options.seed + number)
+            cases = run(Path(folder), options, options.seed + number)
         for case in cases:
             failed = [name for name, passed in case["checks"].items() if not passed]
             print(f"  {case['length']:3d} chunks: {'; '.join(failed) or 'passed'}", flush=True)
@@ -64,9 +66,9 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(1)
 
 
-def run(folder: Path, model: Path | None, lengths: Sequence[int], seed: int) -> list[dict[str, Any]]:
+def run(folder: Path, given: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     """All cases of one repetition, and what has to hold of each."""
-    checkpoint = model
+    checkpoint, lengths = given.model, given.lengths
     if checkpoint is None:
         checkpoint = folder / "checkpoint"
         widen_heads(REFERENCE, checkpoint, 64)
@@ -83,7 +85,9 @@ def run(folder: Path, model: Path | None, lengths: Sequence[int], seed: int) -> 
                 "other": written(other.chunks[:length]),
             }
         )
-    (folder / "cases.json").write_text(json.dumps({"checkpoint": str(checkpoint), "cases": cases}))
+    (folder / "cases.json").write_text(
+        json.dumps({"checkpoint": str(checkpoint), "cases": cases, "options": given.options})
+    )
     for step in STEPS:
         command = [sys.executable, "-m", "linearkv.eval.vllm_restore", "--step", step, "--folder", str(folder)]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -104,7 +108,7 @@ def checks(length: int, index: dict[str, Any], ask: dict[str, Any], third: dict[
         "indexed: every chunk": index["stored"] == length,
         "restart: every chunk came from disk": cold["tiers"] == {"disk": length},
         "restart: the same tokens": cold["tokens"] == index["answer"]["tokens"],
-        "warm: every chunk came from memory": warm["tiers"] == {"memory": length},
+        "warm: every chunk came from memory, or a GPU's": warm["tiers"] in ({"memory": length}, {DEVICE: length}),
         "warm: the same tokens": warm["tokens"] == index["answer"]["tokens"],
         "never stored: no chunk is found": not unknown["hits"] and not unknown["tiers"],
         "never stored: answered as an ordinary request": unknown["tokens"] == plain["tokens"],
@@ -143,6 +147,7 @@ class Server:
                 "kv_role": "kv_both",
                 "kv_connector_extra_config": extra,
             },
+            **given["options"],
         )
         self.connector = get_kv_transfer_group()
         vocabulary = self.llm.llm_engine.vllm_config.model_config.hf_text_config.vocab_size

@@ -11,14 +11,14 @@ import pytest
 from linearkv.client import completion, indexing
 from linearkv.planner import KEPT
 
-from .conftest import open_engine
+from .conftest import MACHINE, open_engine
 
 
 def test_the_suite_passes_in_processes_of_its_own(tmp_path):
     """A short run of `linearkv.eval.vllm_restore`, whose figures stand in the documentation."""
     out = tmp_path / "restore.json"
     command = [sys.executable, "-m", "linearkv.eval.vllm_restore"]
-    command += ["--lengths", "1", "5", "--repetitions", "1", "--out", str(out)]
+    command += ["--lengths", "1", "5", "--repetitions", "1", "--options", json.dumps(MACHINE), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     (repetition,) = json.loads(out.read_text())["results"]
