@@ -29,7 +29,10 @@ def identify(worker: Worker, config: Any, weights: str | None = None) -> ModelId
         weights=weights or digest_folder(checkpoint_folder(config), WEIGHT_FILES),
         config=digest_config(config.model_config.hf_text_config),
         # On a CPU vLLM packs most weights into a form that has no parameters: the files' digest has them.
-        parameters=digest_parameters(worker.model.named_parameters()),
+        # What sees is there or not, as the engine is started, and has no part in the states of text.
+        parameters=digest_parameters(
+            (name, parameter) for name, parameter in worker.model.named_parameters() if not name.startswith("visual.")
+        ),
         compute_dtype=str(worker.dtype).removeprefix("torch."),
         attention_backend=type(worker.attention[0].cache.impl).__name__,
         gdn_backend=str(getattr(gdn, "gdn_prefill_backend", "cpu")),

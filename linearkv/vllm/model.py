@@ -1,5 +1,7 @@
 """A model that vLLM runs, in this process, as the engine sees it."""
 
+import gc
+import json
 import os
 import threading
 import uuid
@@ -68,9 +70,11 @@ class VLLMModel(GDNModel):
                 f"no checkpoint in {self.folder}: config.json is missing. "
                 f"Give the folder of a Hugging Face checkpoint, or 'reference'"
             )
+        # Published checkpoints are of the model that sees, whose processor vLLM makes, with its tokenizer, in any case.
+        sees = "vision_config" in json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
         given: dict[str, Any] = {
             "dtype": "bfloat16",
-            "skip_tokenizer_init": True,
+            **({"language_model_only": True} if sees else {"skip_tokenizer_init": True}),
             "enforce_eager": True,
             "enable_prefix_caching": False,
             "mamba_ssm_cache_dtype": "float32",
@@ -220,12 +224,19 @@ class VLLMModel(GDNModel):
             tokens.close()
 
     def close(self) -> None:
-        """Ends the engine. vLLM lets go of its memory when nothing refers to it any more."""
+        """Ends the engine and lets go of its memory; a second time does nothing."""
         from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
 
         with self._one_at_a_time:
+            if not hasattr(self, "llm"):
+                return
+            on_gpu = self.device.type == "cuda"
             self._engine.engine_core.shutdown()
             ensure_kv_transfer_shutdown()
+            del self.llm, self._engine, self._worker, self._config
+            gc.collect()  # an engine's parts refer to each other
+            if on_gpu:
+                torch.cuda.empty_cache()
 
     def _capture(self, work: Sequence[tuple[Context | None, list[int]]], wanted: Wanted) -> list[Captured]:
         """Prefills token ids, each behind its context, and returns what was to be kept of them."""

@@ -9,6 +9,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+import torch
+
 from linearkv.errors import LinearKVError
 
 TESTED = {"0.26.0": "cuda", "0.32.0": "cpu"}
@@ -49,12 +51,18 @@ def register_text_model() -> None:
     if "Qwen3_5ForCausalLM" in ModelRegistry.get_supported_archs():
         return
     from vllm.model_executor.models import qwen3_5
-    from vllm.model_executor.models.interfaces import IsHybrid
+    from vllm.model_executor.models.interfaces import IsHybrid, SupportsMRoPE
 
     whole = qwen3_5.Qwen3_5ForConditionalGeneration
     methods = {name: vars(whole)[name] for name in vars(whole) if name.startswith("get_mamba_state_")}
-    text = type("Qwen3_5TextForCausalLM", (qwen3_5.Qwen3_5ForCausalLM, IsHybrid), methods)
+    methods["get_mrope_input_positions"] = _positions_of_text
+    text = type("Qwen3_5TextForCausalLM", (qwen3_5.Qwen3_5ForCausalLM, IsHybrid, SupportsMRoPE), methods)
     ModelRegistry.register_model("Qwen3_5ForCausalLM", text)
+
+
+def _positions_of_text(model: Any, input_tokens: list[int], mm_features: Any = None) -> tuple[torch.Tensor, int]:
+    """Of a model that places tokens by time, height and width: all three are a token's place in the text."""
+    return torch.arange(len(input_tokens)).expand(3, -1), 0
 
 
 def mend_start() -> None:

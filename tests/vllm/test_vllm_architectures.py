@@ -1,4 +1,5 @@
-"""The other architectures that are served, as random models: vLLM has their layers' inputs in other orders."""
+"""The other architectures that are served, as random models: vLLM has the inputs of their layers in other orders, or
+they are part of a model that sees."""
 
 import random
 
@@ -7,12 +8,13 @@ import torch
 import transformers
 
 from linearkv import compose
+from linearkv.models import REFERENCE
 from linearkv.vllm.model import VLLMModel
 
 from .conftest import MACHINE
 
 SETTINGS = {
-    "vocab_size": 512,
+    "vocab_size": 8200,
     "hidden_size": 128,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
@@ -24,22 +26,56 @@ SETTINGS = {
     "linear_value_head_dim": 64,
     "max_position_embeddings": 2048,
     "eos_token_id": 1,
+}
+EXPERTS = {
     "num_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 64,
     "shared_expert_intermediate_size": 64,
 }
-KINDS = {
-    "qwen3_5_moe": (transformers.Qwen3_5MoeTextConfig, transformers.Qwen3_5MoeForCausalLM),
-    "qwen3_next": (transformers.Qwen3NextConfig, transformers.Qwen3NextForCausalLM),
+SEEING = {
+    "depth": 1,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_heads": 2,
+    "out_hidden_size": 128,
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [],
 }
 
 
-@pytest.fixture(params=KINDS)
+def qwen3_5(folder):
+    """As Qwen3.5's checkpoints are published: the model that sees, and its processor."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(REFERENCE)
+    for name in ("vision_start", "vision_end", "image", "video"):
+        token = f"<|{name}|>"
+        tokenizer.add_tokens([token], special_tokens=True)
+        setattr(tokenizer, f"{name}_token", token)
+        setattr(tokenizer, f"{name}_token_id", tokenizer.convert_tokens_to_ids(token))
+    seen = {"image_processor": transformers.Qwen2VLImageProcessor()}
+    seen["video_processor"] = transformers.Qwen3VLVideoProcessor()
+    transformers.Qwen3VLProcessor(tokenizer=tokenizer, **seen).save_pretrained(folder)
+    config = transformers.Qwen3_5Config(
+        text_config={**SETTINGS, "intermediate_size": 128},
+        vision_config=SEEING,
+        image_token_id=tokenizer.image_token_id,
+        video_token_id=tokenizer.video_token_id,
+    )
+    return transformers.Qwen3_5ForConditionalGeneration(config)
+
+
+def qwen3_5_moe(folder):
+    return transformers.Qwen3_5MoeForCausalLM(transformers.Qwen3_5MoeTextConfig(**SETTINGS, **EXPERTS))
+
+
+def qwen3_next(folder):
+    return transformers.Qwen3NextForCausalLM(transformers.Qwen3NextConfig(**SETTINGS, **EXPERTS))
+
+
+@pytest.fixture(params=[qwen3_5, qwen3_5_moe, qwen3_next], ids=lambda make: make.__name__)
 def model(request, tmp_path):
-    config, made = KINDS[request.param]
     torch.manual_seed(0)
-    random_model = made(config(**SETTINGS))
+    random_model = request.param(tmp_path)
     with torch.no_grad():
         for name, parameter in random_model.named_parameters():
             if parameter.dim() >= 2 and "embed" not in name:
@@ -64,3 +100,16 @@ def test_one_chunk_right_behind_its_prefix_is_what_vllm_computes(model):
         assert (model.logits(composed, question).log_softmax(-1) - expected).abs().max() <= 1e-3
         apart = model.logits(compose(prefix, [wrong], "sequential"), question).log_softmax(-1) - expected
         assert apart.abs().max() > 0.1  # that it would show
+
+
+def test_states_are_the_same_whether_or_not_a_server_sees(tmp_path):
+    """`Engine` starts a published checkpoint for text alone, and a server as it is told."""
+    torch.manual_seed(0)
+    qwen3_5(tmp_path).save_pretrained(tmp_path)
+    identities = []
+    for text_alone in (True, False):
+        model = VLLMModel(tmp_path, max_num_seqs=4, max_model_len=2048, language_model_only=text_alone, **MACHINE)
+        assert text_alone == (not list(model._worker.model.visual.parameters()))
+        identities.append(model.identify())
+        model.close()
+    assert identities[0] == identities[1]
