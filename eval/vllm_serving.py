@@ -12,9 +12,9 @@ Random weights of a published shape, random tokens, one engine. Chunks are index
 
 Beside the times: whether a context is what plain torch composes of the same pages in float64; whether one chunk behind
 its prefix gives the log-probabilities that vLLM gives after prefilling it there; several requests at once; and how long
-another request's tokens take while a context is loaded, and while the same tokens are prefilled. With `--graphs` the
-engine that is measured has CUDA graphs and compiled code, and its store was filled by one without, in a process of its
-own. Needs vLLM and a GPU; `--shape tiny` tries the program on a CPU.
+another request's tokens take while a context is loaded, and while the same tokens are prefilled. The engine is eager;
+with `--graphs` another, with CUDA graphs and compiled code, serves from the same store afterwards, and is measured too.
+Needs vLLM and a GPU; `--shape tiny` tries the program on a CPU.
 """
 
 import argparse
@@ -41,6 +41,7 @@ from linearkv.eval.vllm_prefill import write_config
 from linearkv.kernels.compose import compose_states
 from linearkv.vllm.model import VLLMModel
 
+ENGINES = ("eager", "graphs")
 TIERS = ("device", "memory", "disk", "disk, planned")
 CHUNK, PREFIX, QUESTION = 512, 64, 64
 EVERYTHING = 40 << 30
@@ -404,55 +405,55 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--contexts", type=int, nargs="+", default=[10, 26, 52], help="chunks of 512 tokens")
     parser.add_argument("--tiers", nargs="+", default=TIERS)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--graphs", action="store_true", help="with CUDA graphs and compilation; without, eager")
+    parser.add_argument("--graphs", action="store_true", help="also an engine with CUDA graphs and compilation")
     parser.add_argument("--options", type=json.loads, default={}, help="of vllm.LLM, as JSON")
     parser.add_argument("--store", type=Path, help="folder to make the store in")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--only-index", action="store_true", help=argparse.SUPPRESS)  # in a process of its own
+    parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)  # in a process of its own
     given = parser.parse_args(argv)
-    os.environ["LINEARKV_CACHE"] = "files"
-    if given.only_index:
-        server = Server(given.shape, given.store, max(given.contexts), given.options)
-        server.index()
-        server.model.close()
+    if given.engine:
+        measure(given)
         return
+    made: dict[str, Any] = {"command": argv or sys.argv[1:], "shape": given.shape}
     with tempfile.TemporaryDirectory(dir=given.store) as folder:
-        measure(given, argv or sys.argv[1:], Path(folder) / "store")
+        for engine in ENGINES if given.graphs else ENGINES[:1]:
+            out = Path(folder) / f"{engine}.json"
+            own = ["--engine", engine, "--store", str(Path(folder) / "store"), "--out", str(out)]
+            command = [sys.executable, "-m", "linearkv.eval.vllm_serving", *(argv or sys.argv[1:]), *own]
+            done = subprocess.run(command)
+            made[engine] = json.loads(out.read_text()) if out.exists() else None
+            if given.out is not None:
+                given.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+            if done.returncode:
+                raise SystemExit(f"the {engine} engine failed")
 
 
-def measure(given: argparse.Namespace, command: list[str], store: Path) -> None:
-    largest = max(given.contexts)
-    result: dict[str, Any] = {"command": command, "shape": given.shape, "graphs": given.graphs}
-    if given.graphs:
-        options = ["--shape", given.shape, "--contexts", str(largest), "--options", json.dumps(given.options)]
-        own = [sys.executable, "-m", "linearkv.eval.vllm_serving", "--only-index", "--store", str(store), *options]
-        subprocess.run(own, check=True)
-    server = Server(given.shape, store, largest, given.options | {"enforce_eager": not given.graphs})
-    result |= {"vllm": server.vllm.__version__, "machine": describe_machine(server.device)}
-    if not given.graphs:
-        result["indexing_s"] = server.index()
-        print(f"indexed {CHUNK * largest} tokens in {result['indexing_s']:.1f} s", flush=True)
+def measure(given: argparse.Namespace) -> None:
+    """Everything about one engine; written as far as it has come."""
+    os.environ["LINEARKV_CACHE"] = "files"
+    largest, eager = max(given.contexts), given.engine == "eager"
+    server = Server(given.shape, given.store, largest, given.options | {"enforce_eager": eager})
+    result: dict[str, Any] = {"vllm": server.vllm.__version__, "machine": describe_machine(server.device)}
+
+    def add(name: str, value: Any) -> None:
+        result[name] = value
+        if name != "contexts":
+            print(f"{given.engine}: {name}: {value}", flush=True)
+        given.out.write_text(json.dumps(result) + "\n", encoding="utf-8")
+
+    if eager:
+        add("indexing_s", server.index())
     server.reopen(restore="always")
-    if not given.graphs:
-        result["one_chunk"] = check_one_chunk(server)
-    result["composition_error"] = check_composition(server, min(given.contexts))
-    print({name: result.get(name) for name in ("one_chunk", "composition_error")}, flush=True)
-    result["contexts"] = []
+    if eager:
+        add("one_chunk", check_one_chunk(server))
+    add("composition_error", check_composition(server, min(given.contexts)))
+    contexts: list[dict[str, Any]] = []
     for number in given.contexts:
-        result["contexts"].append(measure_context(server, number, given.tiers, given.repeats))
-        keep(given.out, result)
-    result["together"] = check_together(server, sorted(given.contexts)[len(given.contexts) // 2])
-    print(result["together"], flush=True)
-    keep(given.out, result)
-    result["stalls"] = check_stalls(server, largest)
-    print(result["stalls"], flush=True)
-    keep(given.out, result)
+        contexts.append(measure_context(server, number, given.tiers, given.repeats))
+        add("contexts", contexts)
+    add("together", check_together(server, sorted(given.contexts)[len(given.contexts) // 2]))
+    add("stalls", check_stalls(server, largest))
     server.model.close()
-
-
-def keep(out: Path | None, result: dict[str, Any]) -> None:
-    if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
