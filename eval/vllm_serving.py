@@ -420,12 +420,12 @@ def main(argv: list[str] | None = None) -> None:
             out = Path(folder) / f"{engine}.json"
             own = ["--engine", engine, "--store", str(Path(folder) / "store"), "--out", str(out)]
             command = [sys.executable, "-m", "linearkv.eval.vllm_serving", *(argv or sys.argv[1:]), *own]
-            done = subprocess.run(command)
-            made[engine] = json.loads(out.read_text()) if out.exists() else None
-            if given.out is not None:
-                given.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-            if done.returncode:
-                raise SystemExit(f"the {engine} engine failed")
+            try:
+                subprocess.run(command, check=True)
+            finally:  # what was measured is kept, also where this is stopped early
+                made[engine] = json.loads(out.read_text()) if out.exists() else None
+                if given.out is not None:
+                    given.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
 def measure(given: argparse.Namespace) -> None:

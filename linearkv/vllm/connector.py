@@ -373,8 +373,8 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
     # Metrics
 
     def get_kv_connector_stats(self) -> Stats | None:
-        new = self.counts.new()
-        return Stats(new) if new else None
+        counted = {name: count for name, count in self.counts.all().items() if count}
+        return Stats({"scheduler" if self._worker is None else "model": counted}) if counted else None
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Stats:

@@ -52,8 +52,8 @@ def qwen3_5(folder):
         tokenizer.add_tokens([token], special_tokens=True)
         setattr(tokenizer, f"{name}_token", token)
         setattr(tokenizer, f"{name}_token_id", tokenizer.convert_tokens_to_ids(token))
-    seen = {"image_processor": transformers.Qwen2VLImageProcessor()}
-    seen["video_processor"] = transformers.Qwen3VLVideoProcessor()
+    seen = {"image_processor": transformers.Qwen2VLImageProcessor(patch_size=16)}
+    seen["video_processor"] = transformers.Qwen3VLVideoProcessor(patch_size=16)
     transformers.Qwen3VLProcessor(tokenizer=tokenizer, **seen).save_pretrained(folder)
     config = transformers.Qwen3_5Config(
         text_config={**SETTINGS, "intermediate_size": 128},

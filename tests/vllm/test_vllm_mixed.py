@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from linearkv.client import completion, indexing
+from linearkv.client import Compose, chunk_id, completion, indexing
 from linearkv.vllm.worker import Worker
 
 from .conftest import open_engine, sampling
@@ -64,22 +64,17 @@ def expected(checkpoint, store, prompt, chunks, made):
 def test_nothing_leaks_and_no_answer_is_wrong(checkpoint, store, made, expected, caching, monkeypatch):
     written = []
 
-    def load(self, loads, metadata, load=Worker.load):
-        """Every time a context is written, it is found in the rows that the step will read."""
-        load(self, loads, metadata)
-        for one in loads:
-            recurrent = one.composed.recurrent
-            for place, layer in enumerate(self.gdn):
-                row = (
-                    metadata[layer.name]
-                    .non_spec_state_indices_tensor.tolist()
-                    .index(self._row(layer, one.blocks, metadata))
-                )
-                at = metadata[layer.name].non_spec_state_indices_tensor[row]
-                assert torch.equal(self.states(layer)[1][at], recurrent[place])
-            written.append(one.composed.length)
+    def write(self, layer, row, context, place, write=Worker._write_state):
+        """Every time a state is written, it is in a row that the step will read."""
+        write(self, layer, row, context, place)
+        assert row in get_forward_context().attn_metadata[layer.name].non_spec_state_indices_tensor.tolist()
+        assert torch.equal(self.states(layer)[1][row], context.recurrent[place])
+        if layer is self.gdn[0]:
+            written.append(context.length)
 
-    monkeypatch.setattr(Worker, "load", load)
+    from vllm.forward_context import get_forward_context
+
+    monkeypatch.setattr(Worker, "_write_state", write)
     options = {"num_gpu_blocks_override": BLOCKS, "max_num_batched_tokens": 256, "enable_prefix_caching": caching}
     with open_engine(checkpoint, store, **options) as engine:
         free = engine.free_blocks
@@ -100,22 +95,22 @@ def test_nothing_leaks_and_no_answer_is_wrong(checkpoint, store, made, expected,
     print(f"{len(wanted)} answered, {preempted} preemptions, {counts['recomposed']} composed again, {agree}")
 
 
-def test_a_chunk_whose_request_is_preempted_is_indexed_whole(checkpoint, prompt, chunks, questions, tmp_path):
+def test_a_chunk_whose_request_is_preempted_is_indexed_whole(checkpoint, prompt, chunks, tmp_path):
     """Its steps before the preemption are forgotten: it is prefilled again from its first token on."""
-    long = "".join(chunks[:8])  # more than a block
-    first, index = indexing(prompt, [long])
-    assert len(index["prompt"]) > BLOCK + 64
-    ordinary = {"prompt": index["prompt"][: BLOCK - 40], "max_tokens": 150, "ignore_eos": True}
-    asked = completion(prompt, [long], questions[0].question, max_tokens=6)
+    first, index = indexing(prompt, ["".join(chunks)])
     answers, stored = [], []
-    for disturbed in (True, False):
-        few = {"num_gpu_blocks_override": BLOCKS - 4, "max_num_batched_tokens": 64, "max_model_len": 1920}
-        options = few if disturbed else {}
-        with open_engine(checkpoint, tmp_path / f"store {disturbed}", **options) as engine:
+    block = 0
+    for disturbed in (False, True):
+        few = {"num_gpu_blocks_override": BLOCKS - 4, "max_num_batched_tokens": 64, "max_model_len": 3 * block}
+        with open_engine(checkpoint, tmp_path / f"store {disturbed}", **(few if disturbed else {})) as engine:
+            block = engine.engine.vllm_config.cache_config.block_size
+            body = index | {"prompt": index["prompt"][: block + 400]}  # more than a block
+            assert len(body["prompt"]) == block + 400
             engine.run([first])
             if disturbed:
+                ordinary = {"prompt": body["prompt"][: block - 40], "max_tokens": 150, "ignore_eos": True}
                 engine.engine.add_request("ordinary", {"prompt_token_ids": ordinary["prompt"]}, sampling(ordinary))
-            engine.engine.add_request("index", {"prompt_token_ids": index["prompt"]}, sampling(index))
+            engine.engine.add_request("index", {"prompt_token_ids": body["prompt"]}, sampling(body))
             preempted = 0
             while engine.engine.has_unfinished_requests():
                 for output in engine.engine.step():
@@ -124,13 +119,15 @@ def test_a_chunk_whose_request_is_preempted_is_indexed_whole(checkpoint, prompt,
                 for request in engine.scheduler.requests.values():
                     preempted = max(preempted, request.num_preemptions)
             assert bool(preempted) == disturbed
-            answers += engine.run([asked])
+            chunk = body["prompt"][len(prompt.prefix_ids) :]
+            asked = Compose(len(prompt.prefix_ids), ((len(chunk), chunk_id(chunk)),)).params()
+            tokens = [*body["prompt"], *prompt.question_ids("What is given as the supplier?")]
+            answers += engine.run([{"prompt": tokens, "kv_transfer_params": asked, "max_tokens": 6}])
     assert stored == [{"linearkv": {"indexed": True}}] * 2
     one, other = answers
-    assert one.cached == other.cached == len(index["prompt"]) and one.tokens == other.tokens
-    assert all(
-        abs(one.logprobs[0][token] - logprob) < 0.5 for token, logprob in other.logprobs[0].items() if logprob > -5
-    )
+    assert one.cached == other.cached == block + 400 and one.tokens == other.tokens
+    likely = {token: logprob for token, logprob in other.logprobs[0].items() if logprob > -5}
+    assert all(abs(one.logprobs[0][token] - logprob) < 0.5 for token, logprob in likely.items())
 
 
 class Answered:
