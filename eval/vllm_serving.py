@@ -265,11 +265,14 @@ def check_composition(server: Server, number: int) -> float:
     return worst
 
 
-def check_one_chunk(server: Server) -> dict[str, float]:
-    """Largest differences in log-probability, over all tokens behind a question behind one chunk: composed of its
-    stored state, and to see that it would show of another chunk's, against what follows when vLLM prefills the chunk
-    there. And, against vLLM prefilling chunk and question in one, what that split alone and the stored state make of
-    the likeliest tokens."""
+def check_one_chunk(server: Server) -> dict[str, Any]:
+    """Largest differences in log-probability, over all tokens behind a question behind one chunk, from what follows
+    when vLLM prefills the chunk there: composed of the chunk's state; of its stored state, which was computed in a
+    batch with others, and so rounded otherwise; and, to see that it would show, of another chunk's.
+
+    And for the likeliest tokens, against vLLM prefilling chunk and question in one: what the split makes of them, and
+    what the stored state does.
+    """
     serving = server.connector.opened
     chunk, other = server.chunks[:2]
     question = draw(server.chance, QUESTION)
@@ -281,22 +284,25 @@ def check_one_chunk(server: Server) -> dict[str, float]:
 
     prefilled = server.model.prefill(chunk, after=compose(prefix, []))
     expected = server.model.logits(prefilled, question).log_softmax(-1)
-
-    def apart(context: Any) -> float:
-        return float((server.model.logits(context, question).log_softmax(-1) - expected).abs().max())
-
-    composed = stored(chunk)
-    prompt = [*server.prefix, *chunk, *question]
-    asked = Compose(PREFIX, ((len(chunk), chunk_id(chunk)),), "sequential").params()
-    at_once = likeliest(server.send(prompt, logprobs=TOLD))
-    return {
-        "composed": apart(composed),
-        "another chunk": apart(stored(other)),
-        "state, relative": float((composed.recurrent - prefilled.recurrent).norm() / prefilled.recurrent.norm()),
-        "keys equal": bool(torch.equal(composed.key, prefilled.key)),
-        "likeliest, split": differ(at_once, {token: float(expected[-1][token]) for token in at_once}),
-        "likeliest, composed": differ(at_once, likeliest(server.send(prompt, asked, logprobs=TOLD))),
+    contexts = {
+        "alone": compose(prefix, server.model.prefill_chunks(prefix, [chunk]), "sequential"),
+        "stored": stored(chunk),
+        "another chunk": stored(other),
     }
+    made: dict[str, Any] = {}
+    for name, context in contexts.items():
+        logits = server.model.logits(context, question).log_softmax(-1)
+        made[name] = {
+            "log-probability": float((logits - expected).abs().max()),
+            "state, relative": float((context.recurrent - prefilled.recurrent).norm() / prefilled.recurrent.norm()),
+            "keys equal": bool(torch.equal(context.key, prefilled.key)),
+        }
+    asked = Compose(PREFIX, ((len(chunk), chunk_id(chunk)),), "sequential").params()
+    prompt = [*server.prefix, *chunk, *question]
+    at_once = likeliest(server.send(prompt, logprobs=TOLD))
+    made["likeliest, split"] = differ(at_once, {token: float(expected[-1][token]) for token in at_once})
+    made["likeliest, stored"] = differ(at_once, likeliest(server.send(prompt, asked, logprobs=TOLD)))
+    return made
 
 
 def likeliest(output: Any) -> dict[int, float]:

@@ -26,6 +26,20 @@ def test_one_chunk_behind_its_prefix_is_exact(tiny_checkpoint, kind, dtype, boun
         assert relative(model.logits(compose(prefix, [state]), range(7, 16)), full) < bound, len(ids)
 
 
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-3), ("bfloat16", 0.5)])
+def test_any_number_of_tokens_behind_a_context_is_what_a_cpu_computes(dtype, bound):
+    """PyTorch's fused attention is wrong for the last of 64 n + 1 tokens."""
+    ids = torch.randint(3, 8000, (700,), generator=torch.Generator().manual_seed(0)).tolist()
+    here, there = load_model("reference", device="cuda", dtype=dtype), load_model("reference", device="cpu")
+    contexts = [(model, compose(model.prefill_prefix(ids[:300]), [])) for model in (here, there)]
+    for length in (1, 2, 63, 64, 65, 66, 127, 128, 129, 193, 257, 321):
+        found, expected = (
+            model.logits(context, ids[300 : 300 + length])[-1].cpu().log_softmax(-1) for model, context in contexts
+        )
+        likely = expected > -8
+        assert (found - expected)[likely].abs().max() < bound, length
+
+
 def test_an_engine_indexes_and_answers_on_the_device(tiny_checkpoint, corpus, tmp_path):
     settings = Settings(chunk_tokens=256)
     with Engine.open(tmp_path / "store", tiny_checkpoint("qwen3_5"), device="cuda", settings=settings) as engine:
