@@ -28,7 +28,6 @@ from linearkv import PromptFormat
 from linearkv.client import completion, indexing
 from linearkv.eval.reference.generator import HeldOut
 from linearkv.models import REFERENCE, widen_heads
-from linearkv.state_cache import DEVICE
 
 LONGEST_ANSWER = 24
 ORDERS = ("sequential", "bidirectional", "cyclic")
@@ -108,7 +107,7 @@ def checks(length: int, index: dict[str, Any], ask: dict[str, Any], third: dict[
         "indexed: every chunk": index["stored"] == length,
         "restart: every chunk came from disk": cold["tiers"] == {"disk": length},
         "restart: the same tokens": cold["tokens"] == index["answer"]["tokens"],
-        "warm: every chunk came from memory, or a GPU's": warm["tiers"] in ({"memory": length}, {DEVICE: length}),
+        "warm: every chunk came from memory, or a GPU's": warm["tiers"] in ({"memory": length}, {"device": length}),
         "warm: the same tokens": warm["tokens"] == index["answer"]["tokens"],
         "never stored: no chunk is found": not unknown["hits"] and not unknown["tiers"],
         "never stored: answered as an ordinary request": unknown["tokens"] == plain["tokens"],

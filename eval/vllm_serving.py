@@ -39,7 +39,7 @@ from linearkv.eval.bench import describe_machine
 from linearkv.eval.end_to_end import PUBLISHED
 from linearkv.eval.vllm_prefill import write_config
 from linearkv.kernels.compose import compose_states
-from linearkv.vllm.model import VLLMModel
+from linearkv.vllm import VLLMModel
 
 ENGINES = ("eager", "graphs")
 TIERS = ("device", "memory", "disk", "disk, planned")

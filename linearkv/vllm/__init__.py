@@ -3,6 +3,14 @@
 `register` is the entry point that vLLM calls in each of its processes; importing this package imports no vLLM.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from linearkv.vllm.model import VLLMModel as VLLMModel
+
+__all__ = ["CONNECTOR", "VLLMModel", "register"]
+
 CONNECTOR = "LinearKVConnector"
 
 
@@ -20,3 +28,10 @@ def register() -> None:
         versions.mend_start()
         loaded.watch()
     KVConnectorFactory.register_connector(CONNECTOR, "linearkv.vllm.connector", CONNECTOR)
+
+
+def __getattr__(name: str) -> Any:
+    """`VLLMModel`, which nobody needs who is only served."""
+    if name != "VLLMModel":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("linearkv.vllm.model"), name)
