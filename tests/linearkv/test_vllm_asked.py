@@ -65,6 +65,14 @@ def test_indexing_knows_what_chunks_stand_behind(prompt):
         made("some")
 
 
+def test_unknown_chunks_are_those_the_answer_names():
+    chunks = ["a", "b", "c"]
+    said = {"tokens": 9, "chunks": 1, "unknown": [1, 2], "reason": "chunk 1 is not in the store"}
+    assert unknown({"kv_transfer_params": {"linearkv": said}}, chunks) == ["b", "c"]
+    assert unknown({"kv_transfer_params": {"linearkv": {"tokens": 0, "chunks": 0, "reason": "refused"}}}, chunks) == []
+    assert unknown({"kv_transfer_params": None}, chunks) == unknown({}, chunks) == []  # of a server without LinearKV
+
+
 def test_a_chunk_is_named_by_its_tokens():
     assert chunk_id([1, 2, 3]) == chunk_id((1, 2, 3)) != chunk_id([1, 2, 4])
     assert len(chunk_id([1])) == 32 and chunk_id([1, 2]) != chunk_id([2, 1])
