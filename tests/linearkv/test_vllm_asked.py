@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linearkv.client import completion, indexing
+from linearkv.client import completion, indexing, unknown
 from linearkv.errors import LinearKVError, UnsupportedModelError
 from linearkv.models.loading import REFERENCE
 from linearkv.prompt import PromptFormat
