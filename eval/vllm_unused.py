@@ -175,11 +175,11 @@ def run_engine(folder: Path, connector: bool, dummy: bool, more: dict[str, Any])
     chance = random.Random(0)
     prompts = [{"prompt_token_ids": [chance.randrange(3, 8000) for _ in range(PROMPT)]} for _ in range(REQUESTS)]
     params = vllm.SamplingParams(max_tokens=ANSWER, temperature=0, ignore_eos=True, detokenize=False)
-    answers: list[list[int]] = []
+    answers: set[str] = set()
     print(json.dumps({"started": True}), flush=True)
     for line in sys.stdin:
         if line.strip() == "answers":
-            print(json.dumps({"answers": answers}), flush=True)
+            print(json.dumps({"answers": sorted(answers)}), flush=True)
             continue
         if line.strip() == "own":
             print(
@@ -189,7 +189,7 @@ def run_engine(folder: Path, connector: bool, dummy: bool, more: dict[str, Any])
         began = time.perf_counter(), time.process_time()
         outputs = llm.generate(prompts, params, use_tqdm=False)
         seconds = time.perf_counter() - began[0], time.process_time() - began[1]
-        answers = [list(output.outputs[0].token_ids) for output in outputs]
+        answers.add(str([list(output.outputs[0].token_ids) for output in outputs]))  # of every round
         print(json.dumps({"seconds": dict(zip(CLOCKS, seconds, strict=True))}), flush=True)
 
 

@@ -90,9 +90,11 @@ def indexing(
 def unknown(answer: Mapping[str, Any], chunks: Sequence[str]) -> list[str]:
     """Of the chunks of a request, those the server has no states of, for `indexing`; then they are reused next time.
 
+    Chunks that the server was to prefill (`pivot`) are not among them, nor one that ends its prompt.
+
     Args:
         answer: what the server answered to a body of `completion`; a stream does not carry what this reads.
         chunks: that the body was made of.
     """
     said = (answer.get("kv_transfer_params") or {}).get(NAME, {})
-    return [chunks[place] for place in said.get("unknown", ())]
+    return list(dict.fromkeys(chunks[place] for place in said.get("unknown", ())))

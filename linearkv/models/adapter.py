@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import DynamicCache, PreTrainedModel
 
 import linearkv
@@ -22,8 +21,6 @@ from linearkv.states import TAIL, ChunkState, Context, PrefixState
 
 BATCH_TOKENS = 16384
 """Tokens, those of the contexts included, that one forward pass over several sequences holds at most."""
-QUERY_BLOCK = 64
-"""Tokens that PyTorch's fused attention takes at a time on a GPU."""
 
 
 class TransformersModel(GDNModel):
@@ -225,8 +222,7 @@ class TransformersModel(GDNModel):
 
     def _run(self, ids: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
         """Hidden states `[B, T, hidden]` of `ids [B, T]` behind `cache`, which goes on to hold them as well."""
-        with _attention(ids):
-            output = self.hf.model(input_ids=ids, use_cache=True, **{self._cache_argument: cache})
+        output = self.hf.model(input_ids=ids, use_cache=True, **{self._cache_argument: cache})
         return output.last_hidden_state
 
     def _cache(self, contexts: Sequence[Context]) -> DynamicCache:
@@ -304,17 +300,6 @@ def _batches(lengths: list[int], budget: int, most: int) -> Iterator[list[int]]:
         batch.append(index)
     if batch:
         yield batch
-
-
-def _attention(ids: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
-    """PyTorch's plain attention where its fused one is wrong: on a GPU, for the last of `64 n + 1` tokens.
-
-    Seen with torch 2.11 on an H200 behind a context, where the last token alone is in a block of queries: its
-    log-probabilities were up to 1.2 off (float32; 64 and 66 tokens 2e-5, plain attention of 65 3e-5).
-    """
-    if not ids.is_cuda or ids.shape[1] < 2 or ids.shape[1] % QUERY_BLOCK != 1:
-        return contextlib.nullcontext()
-    return sdpa_kernel(SDPBackend.MATH)
 
 
 def gdn_backend(device: torch.device) -> str:

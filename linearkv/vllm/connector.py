@@ -85,7 +85,7 @@ class _Tracked:
     """Of its first context, 0 for none; None before there was one."""
     indexing: bool = False
     """It was admitted to be indexed, and holds states until it ends."""
-    became: dict[str, Any] = field(default_factory=lambda: {"tokens": 0, "chunks": 0})
+    became: dict[str, Any] = field(default_factory=lambda: {"tokens": 0, "chunks": 0, "unknown": []})
     """What the answer says of a request that asked for a context."""
 
 
@@ -109,7 +109,7 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         self.opened: Serving | None = None
         self._idle = False  # the last step had nothing to do
         self._timers: deque[StepTimer] = deque()  # of steps that may still be computed
-        self._refused: dict[str, str] = {}
+        self._refused: dict[str, dict[str, Any]] = {}  # what the answers of refused requests say, by their ids
         self.counts = Counts()
 
     # Beside the scheduler
@@ -145,7 +145,9 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         except Refused as error:
             _log.warning("Request %s is served as any other: %s", request.request_id, error)
             self.counts.add(refused=1)
-            self._refused[request.request_id] = str(error)
+            indexing = isinstance(params, dict) and "index" in params
+            said = {"indexed": False} if indexing else {"tokens": 0, "chunks": 0, "unknown": []}
+            self._refused[request.request_id] = {**said, "reason": f"refused: {error}"}
             return None
         job = Job(wanted=Wanted(asked.behind, maps=asked.kind == "chunk") if isinstance(asked, Index) else None)
         return _Tracked(job, prompt, asked)
@@ -184,7 +186,7 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         if not tracked.loading.ready(IDLE_WAIT_S if self._idle else WAIT_S):
             return False
         if not self._idle and not tracked.loading.arrived():
-            return False  # in a step of its own it may wait for its layers one by one; others would wait with it
+            return False  # in a step of its own it waits for its layers one by one; others would wait with it
         self._count(tracked, tracked.loading)
         tracked.job.composed = tracked.loading.composed
         if isinstance(asked, Index) and tracked.job.composed is None:
@@ -198,6 +200,9 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         loading.counted = True
         self.counts.add(bytes=loading.bytes, seconds=loading.seconds)
         length = loading.composed.length if loading.composed is not None else 0
+        tracked.became = {"tokens": length, "chunks": loading.hits, "unknown": loading.unknown}
+        if loading.reason:
+            tracked.became["reason"] = loading.told
         if tracked.length is not None:
             if length != tracked.length:
                 _log.warning("A preempted request goes on from another context than before: %s", loading.reason)
@@ -212,9 +217,6 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
             self.counts.add(**{kind: 1})
         if isinstance(tracked.asked, Index):
             return
-        tracked.became = {"tokens": length, "chunks": loading.hits, "unknown": loading.unknown}
-        if loading.reason:
-            tracked.became["reason"] = loading.reason
         if loading.composed is None:
             self.counts.add(prefilled=1)
         else:
@@ -280,8 +282,8 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> tuple[bool, dict[str, Any] | None]:
         tracked = self._tracked.pop(request.request_id, None)
         if tracked is None:
-            reason = self._refused.pop(request.request_id, None)
-            return False, None if reason is None else {NAME: {"tokens": 0, "chunks": 0, "reason": reason}}
+            said = self._refused.pop(request.request_id, None)
+            return False, None if said is None else {NAME: said}
         self._ended.append(tracked.job)
         if tracked.loading is not None:
             self.serving.end(tracked.loading)
@@ -373,8 +375,8 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
     # Metrics
 
     def get_kv_connector_stats(self) -> Stats | None:
-        counted = {name: count for name, count in self.counts.all().items() if count}
-        return Stats({"scheduler" if self._worker is None else "model": counted}) if counted else None
+        new = self.counts.new()
+        return Stats(new) if new else None
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Stats:

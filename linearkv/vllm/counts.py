@@ -27,14 +27,22 @@ class Counts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._new: dict[str, float] = {}
         self._all: dict[str, float] = dict.fromkeys(COUNTED, 0)
 
     def add(self, **amounts: float) -> None:
         with self._lock:
             for name, amount in amounts.items():
                 self._all[name] += amount
+                self._new[name] = self._new.get(name, 0) + amount
 
     def all(self) -> dict[str, float]:
         """Since the engine was started."""
         with self._lock:
             return dict(self._all)
+
+    def new(self) -> dict[str, float]:
+        """Since this was called last."""
+        with self._lock:
+            new, self._new = self._new, {}
+        return {name: amount for name, amount in new.items() if amount}

@@ -320,7 +320,7 @@ class VLLMModel(GDNModel):
                     yield from output.outputs[0].token_ids
         finally:
             with self._one_at_a_time:
-                if not ended:
+                if not ended and hasattr(self, "llm"):  # a closed engine has no requests
                     self._engine.abort_request([name])
                 del self._outputs[name]
                 JOBS.remove(number)

@@ -40,6 +40,8 @@ SPEEDS = "speeds-vllm.json"
 """What loading and prefilling take here, beside those of the Python engine, which are others."""
 STAGED = 2
 """Parts of a page that are on the GPU at a time: one that is composed, one that arrives."""
+ROOM_WAIT_S = 60.0
+"""How long a context waits for others to be written. Also a process that ends without closing its engine ends then."""
 PREFIXES = 8
 """Prefixes that are kept where the model computes."""
 
@@ -95,7 +97,7 @@ class Loading:
     reason: str = ""
     hits: int = 0
     unknown: list[int] = field(default_factory=list)
-    """Chunks, by place, that were looked for and are not in the store."""
+    """Chunks, by place, that are not in the store; not looked for are pivots, and a chunk that ends the prompt."""
     bytes: int = 0
     seconds: float = 0.0
     read_s: float = 0.0
@@ -110,6 +112,11 @@ class Loading:
     def ready(self, wait: float = 0.0) -> bool:
         """Whether it is made; waits so many seconds for it."""
         return self._done.wait(wait)
+
+    @property
+    def told(self) -> str:
+        """Why not all was composed, for who asked; what went wrong in a server stays in its log."""
+        return "failed: see the server's log" if self.reason.startswith("failed") else self.reason
 
     def arrived(self) -> bool:
         """Whether a context that is made is on the device in whole."""
@@ -254,13 +261,15 @@ class Serving:
             chunks = chunks[:-1]  # the last token is computed: the answer follows from it
         if len(prefix_ids) >= len(prompt):
             raise Refused("nothing stands behind the prefix")
+        keys = [self._chunk_key(prefix_ids, chunk) for chunk in chunks]
         prefix = self._prefix(prefix_ids)
         if prefix is None:
             loading.reason = "the prefix is not in the store"
+            loading.unknown = self._unknown(keys)
             return {}
-        keys = [self._chunk_key(prefix_ids, chunk) for chunk in chunks]
         if not again and (why := self._sooner_to_prefill(prefix, keys, chunks)):
             loading.reason = f"planned: {why}"
+            loading.unknown = self._unknown(keys)
             return {}
         states, pages = self._states(loading, keys)
         if len(states) < len(chunks):
@@ -272,14 +281,19 @@ class Serving:
             needed = self._gpu_bytes(prefix, states)
             if not self._room.take(needed):
                 loading.reason = (
-                    f"failed: the context takes {needed} bytes of GPU memory, more than the {self._room.size} of "
-                    f"loading_bytes"
+                    f"failed: the context takes {needed} bytes of GPU memory, and of the {self.options.loading_bytes} "
+                    f"of loading_bytes so many were not free for {ROOM_WAIT_S:.0f} s"
                 )
                 return {}
             loading._room = needed
         loading.composed = compose_in_parts(prefix, states, asked.order, self._layer_types, self._stream)
         loading.hits = len(states)
         return pages
+
+    def _unknown(self, keys: list[str]) -> list[int]:
+        """Places of the chunks that have no stored state."""
+        held = {*self._on_device.contains(keys), *self.pages.locate(keys)}
+        return [place for place, key in enumerate(keys) if key not in held]
 
     def _gpu_bytes(self, prefix: PrefixState, states: Sequence[ChunkState | Page]) -> int:
         """What making a context takes of a GPU: the context, and some layers of the pages at a time."""
@@ -493,13 +507,10 @@ class _Room:
         self._changed = threading.Condition()
 
     def take(self, some: int) -> bool:
-        """Waits until there are so many, and takes them; False if there never will be."""
+        """Waits until there are so many, and takes them; False if there never will be, or none for a minute."""
         with self._changed:
-            while self._free < some <= self.size:
-                self._changed.wait(1.0)
-                if not threading.main_thread().is_alive():
-                    return False  # a process that ends without closing its engine does not wait for it
-            if some > self.size:
+            free = self._changed.wait_for(lambda: self._free >= some or some > self.size, timeout=ROOM_WAIT_S)
+            if not free or some > self.size:
                 return False
             self._free -= some
         return True

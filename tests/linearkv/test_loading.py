@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers.cache_utils import LinearAttentionLayer
 
 from linearkv.errors import LinearKVError, UnsupportedModelError
-from linearkv.models import load_model
+from linearkv.models import load_model, loading
 from linearkv.models.loading import check_continuation
 
 KINDS = {
@@ -85,6 +85,21 @@ def test_a_model_that_is_loaded_already_is_used_as_it_is(tiny_checkpoint, tiny_m
 
 
 # What is refused.
+
+
+def test_a_model_with_one_key_head_computes_the_same_with_plain_attention(monkeypatch):
+    """Which it gets on a GPU, where PyTorch's fused attention is wrong for some lengths."""
+    fused = load_model("reference")
+    assert fused.identify().attention_backend == "sdpa" and fused.config.num_key_value_heads == 1
+    plain = load_model("reference")
+    monkeypatch.setattr(type(plain.hf), "device", torch.device("cuda"))
+    loading._avoid_wrong_attention(plain.hf)
+    monkeypatch.undo()
+    assert plain.identify().attention_backend == "eager"
+    ids = torch.randint(3, 8000, (365,), generator=torch.Generator().manual_seed(0)).tolist()
+    for length in (1, 64, 65):
+        found, expected = (model.logits(model.prefill(ids[:300]), ids[300 : 300 + length]) for model in (plain, fused))
+        assert (found - expected).norm() < 1e-4 * expected.norm(), length
 
 
 def test_a_folder_that_is_not_there(tmp_path):

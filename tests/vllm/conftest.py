@@ -123,13 +123,13 @@ def open_engine(checkpoint: Path, store: Path | None = None, *, plugin: bool = T
             "kv_role": "kv_both",
             "kv_connector_extra_config": extra | given.pop("extra", {}),
         }
-    llm = vllm.LLM(str(checkpoint), **given)
+    served = Served(vllm.LLM(str(checkpoint), **given))
     try:
-        yield Served(llm)
+        yield served
     finally:
-        llm.llm_engine.engine_core.shutdown()
+        served.engine.engine_core.shutdown()
         ensure_kv_transfer_shutdown()
-        del llm
+        del served.llm, served.engine, served.scheduler  # who was given it may still hold it
         gc.collect()
         if ON_GPU:
             torch.cuda.empty_cache()

@@ -9,6 +9,7 @@ import transformers
 
 from linearkv import compose
 from linearkv.models import REFERENCE
+from linearkv.vllm.jobs import JOBS
 from linearkv.vllm.model import VLLMModel
 
 from .conftest import MACHINE
@@ -111,5 +112,9 @@ def test_states_are_the_same_whether_or_not_a_server_sees(tmp_path):
         model = VLLMModel(tmp_path, max_num_seqs=4, max_model_len=2048, language_model_only=text_alone, **MACHINE)
         assert text_alone == (not list(model._worker.model.visual.parameters()))
         identities.append(model.identify())
+        stream = model.stream(model.empty_context(), [5, 6, 7], 20)
+        next(stream)
         model.close()
+        stream.close()  # later than its engine
+        assert not JOBS._jobs and not model._outputs
     assert identities[0] == identities[1]

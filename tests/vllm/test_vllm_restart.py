@@ -96,6 +96,9 @@ def test_the_planner_prefills_what_takes_longer_to_load(checkpoint, prompt, chun
         (prefilled,) = engine.run([body])
         assert not prefilled.cached and engine.counts["planned"] == 1
         assert prefilled.params is not None and prefilled.params["linearkv"]["reason"].startswith("planned")
+        more = completion(prompt, chunks[:3], questions[0].question, max_tokens=2)
+        (prefilled,) = engine.run([more])
+        assert prefilled.params["linearkv"]["unknown"] == [2]
 
 
 def test_the_planner_knows_what_prefilling_takes(checkpoint, tmp_path):
