@@ -32,7 +32,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from linearkv.cache.pages import FORMAT_VERSION, SECRET_BYTES, raw_bytes
+from linearkv.cache.pages import FORMAT_VERSION, SECRET_BYTES, host_buffer, raw_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -213,8 +213,9 @@ def _tokens(ids: Sequence[int] | Tensor) -> bytes:
 def digest_parameters(tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> str:
     """64 hex digits over the names, dtypes, shapes and bytes of tensors, in any order.
 
-    Takes `model.state_dict()` or `model.named_parameters()`. Tensors on a GPU are brought over in pieces of 64 MiB.
-    Tensor subclasses made of several tensors (quantised weights) are taken by those. Some gigabytes a second.
+    Takes `model.state_dict()` or `model.named_parameters()`. Tensors on a GPU are brought over in pieces of 64 MiB,
+    always to the same place: fresh memory for each costs more than copying it. Tensor subclasses made of several
+    tensors (quantised weights) are taken by those. Some gigabytes a second.
 
     Raises
     ------
@@ -223,17 +224,18 @@ def digest_parameters(tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor
     """
     named = dict(tensors)
     hasher = blake3(max_threads=blake3.AUTO)
+    brought: list[Tensor] = []
     for name in sorted(named):
-        _hash_tensor(hasher, name, named[name].detach())
+        _hash_tensor(hasher, name, named[name].detach(), brought)
     return hasher.hexdigest()
 
 
-def _hash_tensor(hasher: Any, name: str, tensor: Tensor) -> None:
+def _hash_tensor(hasher: Any, name: str, tensor: Tensor, brought: list[Tensor]) -> None:
     if hasattr(tensor, "__tensor_flatten__"):
         parts, context = tensor.__tensor_flatten__()
         hasher.update(canonical([name, type(tensor).__name__, list(parts), repr(context)]))
         for part in parts:
-            _hash_tensor(hasher, f"{name}.{part}", getattr(tensor, part))
+            _hash_tensor(hasher, f"{name}.{part}", getattr(tensor, part), brought)
         return
     if tensor.is_meta:
         raise ValueError(f"Parameter {name!r} has no data (device meta). Load the model completely first.")
@@ -241,7 +243,11 @@ def _hash_tensor(hasher: Any, name: str, tensor: Tensor) -> None:
     if tensor.numel():
         raw = tensor.contiguous().reshape(-1).view(torch.uint8)
         for piece in raw.split(_PIECE_BYTES):
-            hasher.update(raw_bytes(piece.cpu()))
+            if piece.device.type != "cpu":
+                if not brought:
+                    brought.append(host_buffer(_PIECE_BYTES))
+                piece = brought[0][: len(piece)].copy_(piece)
+            hasher.update(raw_bytes(piece))
 
 
 def digest_folder(

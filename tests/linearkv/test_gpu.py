@@ -6,6 +6,7 @@ import torch
 from linearkv import Engine, Settings, compose
 from linearkv.cache import encode
 from linearkv.eval.reference import questions
+from linearkv.identity import digest_parameters
 from linearkv.models import load_model
 
 pytestmark = pytest.mark.gpu
@@ -38,6 +39,15 @@ def test_any_number_of_tokens_behind_a_context_is_what_a_cpu_computes(dtype, bou
         )
         likely = expected > -8
         assert (found - expected)[likely].abs().max() < bound, length
+
+
+def test_parameters_have_the_same_digest_wherever_they_lie():
+    """More than are brought over in one piece, and sizes that fill none."""
+    chance = torch.Generator().manual_seed(0)
+    sizes = {"a": (40 << 20,), "b": (3, 5), "c": (1,), "d": (7, 0)}
+    parameters = {name: torch.randn(size, generator=chance).bfloat16() for name, size in sizes.items()}
+    moved = {name: tensor.cuda() for name, tensor in parameters.items()}
+    assert digest_parameters(moved) == digest_parameters(parameters)
 
 
 def test_an_engine_indexes_and_answers_on_the_device(tiny_checkpoint, corpus, tmp_path):
