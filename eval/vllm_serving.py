@@ -87,7 +87,13 @@ class Server:
         self.store = store
 
     def send(self, prompt: Sequence[int], params: dict[str, Any] | None = None, tokens: int = 1, **more: Any) -> Any:
-        sampling = self.vllm.SamplingParams(
+        sampling = self.sampling(params, tokens, **more)
+        (output,) = self.llm.generate([{"prompt_token_ids": list(prompt)}], [sampling], use_tqdm=False)
+        return output
+
+    def sampling(self, params: dict[str, Any] | None = None, tokens: int = 1, **more: Any) -> Any:
+        """Greedy, so many tokens."""
+        return self.vllm.SamplingParams(
             max_tokens=tokens,
             temperature=0,
             detokenize=False,
@@ -95,8 +101,6 @@ class Server:
             extra_args={"kv_transfer_params": params} if params else None,
             **more,
         )
-        (output,) = self.llm.generate([{"prompt_token_ids": list(prompt)}], [sampling], use_tqdm=False)
-        return output
 
     def index(self) -> float:
         """Indexes every chunk; seconds until all are on disk."""
@@ -339,7 +343,7 @@ def run_together(server: Server, requests: Sequence[tuple[list[int], Any]]) -> t
     engine = server.llm.llm_engine
     began = time.perf_counter()
     for place, (prompt, params) in enumerate(requests):
-        engine.add_request(str(place), {"prompt_token_ids": prompt}, one_token(server, params, logprobs=TOLD))
+        engine.add_request(str(place), {"prompt_token_ids": prompt}, server.sampling(params, logprobs=TOLD))
     ended: dict[str, tuple[float, Any]] = {}
     while engine.has_unfinished_requests():
         for output in engine.step():
@@ -349,18 +353,11 @@ def run_together(server: Server, requests: Sequence[tuple[list[int], Any]]) -> t
     return [seconds for seconds, _ in pairs], [output for _, output in pairs]
 
 
-def one_token(server: Server, params: dict[str, Any] | None, **more: Any) -> Any:
-    extra = {"kv_transfer_params": params} if params else None
-    return server.vllm.SamplingParams(
-        max_tokens=1, temperature=0, detokenize=False, ignore_eos=True, extra_args=extra, **more
-    )
-
-
 def check_stalls(server: Server, number: int) -> dict[str, dict[str, float]]:
     """Seconds between the tokens of a request: alone, beside contexts that are loaded, and beside a prompt of as many
     tokens that is prefilled; and seconds until that other request had its first token."""
     engine = server.llm.llm_engine
-    sampling = server.vllm.SamplingParams(max_tokens=100, temperature=0, detokenize=False, ignore_eos=True)
+    sampling = server.sampling(tokens=100)
 
     def context() -> tuple[list[int], Any]:
         return server.asked(server.chance.sample(server.chunks, number))
@@ -383,7 +380,7 @@ def check_stalls(server: Server, number: int) -> dict[str, dict[str, float]]:
             if other is not None and not sent and len(gaps) == 10:
                 prompt, params = other()
                 sent = time.perf_counter()
-                engine.add_request(beside, {"prompt_token_ids": prompt}, one_token(server, params))
+                engine.add_request(beside, {"prompt_token_ids": prompt}, server.sampling(params))
         longest = sorted(gaps)
         return {
             "median": statistics.median(gaps),

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from linearkv.errors import LinearKVError
+from linearkv.errors import LinearKVError, UnsupportedModelError
 from linearkv.identity import WEIGHT_FILES, ModelIdentity, digest_folder
 from linearkv.kernels.relocate import relocate
 from linearkv.models import GDNModel, Sampling
@@ -48,7 +48,8 @@ class VLLMModel(GDNModel):
 
     Raises:
         LinearKVError: vLLM is not installed, or in a release LinearKV was not run with.
-        UnsupportedModelError: an engine that LinearKV does not serve; the message names what.
+        UnsupportedModelError: an engine that LinearKV does not serve, or a config.json that is none; the message names
+            what.
         FileNotFoundError: no checkpoint in the folder.
     """
 
@@ -71,7 +72,10 @@ class VLLMModel(GDNModel):
                 f"Give the folder of a Hugging Face checkpoint, or 'reference'"
             )
         # Published checkpoints are of the model that sees, whose processor vLLM makes, with its tokenizer, in any case.
-        sees = "vision_config" in json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+        try:
+            sees = "vision_config" in json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UnsupportedModelError(f"{self.folder}/config.json cannot be read as a model: {error}") from error
         given: dict[str, Any] = {
             "dtype": "bfloat16",
             **({"language_model_only": True} if sees else {"skip_tokenizer_init": True}),

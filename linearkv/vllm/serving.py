@@ -8,7 +8,7 @@ layer's part only when it comes to that layer.
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -265,12 +265,14 @@ class Serving:
         prefix = self._prefix(prefix_ids)
         if prefix is None:
             loading.reason = "the prefix is not in the store"
-            loading.unknown = self._unknown(keys)
+            loading.unknown = _without(keys, self._held(keys))
             return {}
-        if not again and (why := self._sooner_to_prefill(prefix, keys, chunks)):
-            loading.reason = f"planned: {why}"
-            loading.unknown = self._unknown(keys)
-            return {}
+        if keys and self._restore != "always" and not again:
+            held = self._held(keys)
+            if why := self._sooner_to_prefill(prefix, keys, chunks, held):
+                loading.reason = f"planned: {why}"
+                loading.unknown = _without(keys, held)
+                return {}
         states, pages = self._states(loading, keys)
         if len(states) < len(chunks):
             loading.reason = f"chunk {len(states)} is not in the store"
@@ -290,10 +292,10 @@ class Serving:
         loading.hits = len(states)
         return pages
 
-    def _unknown(self, keys: list[str]) -> list[int]:
-        """Places of the chunks that have no stored state."""
-        held = {*self._on_device.contains(keys), *self.pages.locate(keys)}
-        return [place for place, key in enumerate(keys) if key not in held]
+    def _held(self, keys: list[str]) -> dict[str, tuple[str, int]]:
+        """Of the states that are stored, tier and bytes to load, by key."""
+        here = self._on_device.contains(keys)
+        return self.pages.locate([key for key in keys if key not in here]) | dict.fromkeys(here, (DEVICE, 0))
 
     def _gpu_bytes(self, prefix: PrefixState, states: Sequence[ChunkState | Page]) -> int:
         """What making a context takes of a GPU: the context, and some layers of the pages at a time."""
@@ -305,14 +307,12 @@ class Serving:
             prefix.recurrent.nbytes + tokens * per_token + pages * STAGED * LAYERS_AT_A_TIME // len(self._layer_types)
         )
 
-    def _sooner_to_prefill(self, prefix: PrefixState, keys: list[str], chunks: list[list[int]]) -> str:
+    def _sooner_to_prefill(
+        self, prefix: PrefixState, keys: list[str], chunks: list[list[int]], held: Mapping[str, tuple[str, int]]
+    ) -> str:
         """Why a prompt is prefilled though its states are stored, as the setting `restore` and the planner say."""
-        if not keys or self._restore == "always":
-            return ""
         if self._restore == "never":
             return "restore is never"
-        here = self._on_device.contains(keys)
-        held = self.pages.locate([key for key in keys if key not in here]) | dict.fromkeys(here, (DEVICE, 0))
         located = []
         for key, chunk in zip(keys, chunks, strict=True):
             if key not in held:
@@ -380,9 +380,7 @@ class Serving:
         self.planner.saw_reads([(hit.tier, hit.bytes_loaded) for hit in hits], time.perf_counter() - started)
         states: list[ChunkState | Page] = []
         pages = {}
-        loading.unknown = [
-            place for place, key in enumerate(keys) if key not in here and not isinstance(found.get(key), Hit)
-        ]
+        loading.unknown = _without(keys, {*here, *(key for key, result in found.items() if isinstance(result, Hit))})
         for key in keys:
             result = found.get(key)
             if key in here:
@@ -492,6 +490,11 @@ class Serving:
 
     def _prefix_key(self, ids: list[int]) -> str:
         return prefix_key(self._secret, self.identity, ids)
+
+
+def _without(keys: Sequence[str], held: Collection[str]) -> list[int]:
+    """Places of the keys that are not held."""
+    return [place for place, key in enumerate(keys) if key not in held]
 
 
 def _token_ids(state: ChunkState | Page) -> torch.Tensor:

@@ -8,6 +8,7 @@ import torch
 import transformers
 
 from linearkv import compose
+from linearkv.errors import UnsupportedModelError
 from linearkv.models import REFERENCE
 from linearkv.vllm.jobs import JOBS
 from linearkv.vllm.model import VLLMModel
@@ -101,6 +102,12 @@ def test_one_chunk_right_behind_its_prefix_is_what_vllm_computes(model):
         assert (model.logits(composed, question).log_softmax(-1) - expected).abs().max() <= 1e-3
         apart = model.logits(compose(prefix, [wrong], "sequential"), question).log_softmax(-1) - expected
         assert apart.abs().max() > 0.1  # that it would show
+
+
+def test_a_config_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UnsupportedModelError, match="cannot be read as a model"):
+        VLLMModel(tmp_path)
 
 
 def test_states_are_the_same_whether_or_not_a_server_sees(tmp_path):
