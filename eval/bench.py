@@ -16,7 +16,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -362,9 +362,7 @@ class _Bench:
         if tier == "device":
             engine.states.restore(self.chunks)
         if tier == "cold":
-            for file in self._root.rglob("*"):
-                if file.is_file():
-                    _forget(file)
+            forget(file for file in self._root.rglob("*") if file.is_file())
         yield engine
 
     def _engine(self, tier: str) -> Engine:
@@ -387,13 +385,14 @@ class _Bench:
         return self._engine("memory").stats()["tiers"][-1]["bytes"]
 
 
-def _forget(file: Path) -> None:
-    """Asks the operating system to drop a file from its page cache."""
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
+def forget(files: Iterable[Path]) -> None:
+    """Asks the operating system to drop files from its page cache."""
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:

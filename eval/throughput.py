@@ -31,7 +31,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from linearkv.cache import Page, PageStore, decode, encode, open_pages, reopen
-from linearkv.eval.bench import describe_machine
+from linearkv.eval.bench import describe_machine, forget
 from linearkv.eval.faults import redis_server
 
 SECRET = bytes(range(32))
@@ -46,14 +46,6 @@ def make_pages(count: int, size: int) -> list[Page]:
         tensors = {f"{part:03d}.x": torch.randint(0, 255, (size // 24,), dtype=torch.uint8) for part in range(24)}
         pages.append(encode(f"{number * 7919 % 256:02x}{number:062x}", tensors, secret=SECRET))
     return pages
-
-
-def forget(files: list[Path]) -> None:
-    """Asks the operating system to drop files from its page cache."""
-    for file in files:
-        descriptor = os.open(file, os.O_RDONLY)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
 
 
 def plain_read(files: list[Path]) -> None:

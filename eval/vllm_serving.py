@@ -5,8 +5,8 @@
 Random weights of a published shape, random tokens, one engine. Chunks are indexed through requests, then each context
 (chunks of 512 tokens, in a new random order every time) is asked for
 
-- `device`: states on the GPU; `memory`: in host memory; `disk`: on disk, and not in the system's page cache; `disk,
-  planned`: the same, where the planner may prefill instead, as it does by default;
+- `device`: states on the GPU; `memory`: in host memory; `disk`: on disk, and not in the system's page cache, beside
+  plain reads of as many files; `disk, planned`: the same, where the planner may prefill instead, as it does by default;
 - `cold`: the same tokens as an ordinary request, prefilled; `question alone`: what stands behind the chunks, behind the
   prefix alone, which is the ceiling.
 
@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,9 @@ import torch
 
 from linearkv import Settings, compose, unpack
 from linearkv.client import Compose, Index, chunk_id
-from linearkv.eval.bench import describe_machine
+from linearkv.eval.bench import describe_machine, forget
 from linearkv.eval.end_to_end import PUBLISHED
+from linearkv.eval.throughput import plain_read
 from linearkv.eval.vllm_prefill import write_config
 from linearkv.kernels.compose import compose_states
 from linearkv.vllm import VLLMModel
@@ -45,6 +47,7 @@ ENGINES = ("eager", "graphs")
 TIERS = ("device", "memory", "disk", "disk, planned")
 CHUNK, PREFIX, QUESTION = 512, 64, 64
 EVERYTHING = 40 << 30
+READERS = 8
 TOGETHER = 4
 TOLD = 20
 """Likeliest tokens whose log-probabilities are compared."""
@@ -123,6 +126,11 @@ class Server:
         prompt = [*self.prefix, *(token for chunk in chunks for token in chunk), *question]
         return prompt, Compose(PREFIX, named, "bidirectional").params()
 
+    @property
+    def files(self) -> list[Path]:
+        """Of the store, the largest first: those of chunks, which are as long as each other."""
+        return sorted(self.store.rglob("*.safetensors"), key=lambda file: -file.stat().st_size)
+
     def counts(self) -> dict[str, float]:
         """Of both halves of the connector."""
         own = self.connector.counts.all()
@@ -178,14 +186,15 @@ def synchronize(server: Server) -> None:
         torch.cuda.synchronize(server.device)
 
 
-def forget_files(store: Path) -> None:
-    """Asks the system to drop the store's files from its page cache."""
-    for file in store.rglob("*.safetensors"):
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
+def read_plainly(files: Sequence[Path]) -> tuple[int, float]:
+    """Bytes of files that the system does not have in its page cache, and the seconds that reading them takes, in as
+    many threads as a store reads with."""
+    forget(files)
+    with ThreadPoolExecutor(READERS) as readers:
+        began = time.perf_counter()
+        list(readers.map(lambda file: plain_read([file]), files))
+        seconds = time.perf_counter() - began
+    return sum(file.stat().st_size for file in files), seconds
 
 
 def measure_context(server: Server, number: int, tiers: Sequence[str], repeats: int) -> dict[str, Any]:
@@ -225,7 +234,10 @@ def measure_context(server: Server, number: int, tiers: Sequence[str], repeats: 
         else:
             restore = "auto" if tier == "disk, planned" else "always"
             server.reopen(restore=restore, device_budget=0, memory_budget=0)
-            before = lambda: forget_files(server.store)  # noqa: E731
+            before = lambda: forget(server.files)  # noqa: E731
+            if tier == "disk":
+                size, seconds = read_plainly(server.files[:number])
+                made["plain_reads"] = {"bytes": size, "seconds": seconds}
         before_counts = server.counts()
         arms[tier] = timed(server, planned if tier == "disk, planned" else composed, repeats, before)
         spent = {name: count - before_counts[name] for name, count in server.counts().items()}
@@ -274,8 +286,7 @@ def check_one_chunk(server: Server) -> dict[str, Any]:
     when vLLM prefills the chunk there: composed of the chunk's state; of its stored state, which was computed in a
     batch with others, and so rounded otherwise; and, to see that it would show, of another chunk's.
 
-    And for the likeliest tokens, against vLLM prefilling chunk and question in one: what the split makes of them, and
-    what the stored state does.
+    And for the likeliest tokens from what follows when vLLM prefills chunk and question in one.
     """
     serving = server.connector.opened
     chunk, other = server.chunks[:2]
@@ -301,12 +312,27 @@ def check_one_chunk(server: Server) -> dict[str, Any]:
             "state, relative": float((context.recurrent - prefilled.recurrent).norm() / prefilled.recurrent.norm()),
             "keys equal": bool(torch.equal(context.key, prefilled.key)),
         }
-    asked = Compose(PREFIX, ((len(chunk), chunk_id(chunk)),), "sequential").params()
-    prompt = [*server.prefix, *chunk, *question]
-    at_once = likeliest(server.send(prompt, logprobs=TOLD))
-    made["likeliest, split"] = differ(at_once, {token: float(expected[-1][token]) for token in at_once})
-    made["likeliest, stored"] = differ(at_once, likeliest(server.send(prompt, asked, logprobs=TOLD)))
+    at_once = likeliest(server.send([*server.prefix, *chunk, *question], logprobs=TOLD))
+    made["in one, likeliest"] = differ(at_once, {token: float(expected[-1][token]) for token in at_once})
     return made
+
+
+def check_served(server: Server) -> dict[str, float]:
+    """Largest differences in log-probability, over the likeliest tokens, from a prompt of one chunk that this engine
+    prefills in one: of a request served from the chunk's stored state, and, to see that it would show, from another
+    chunk's."""
+    question = draw(server.chance, QUESTION)
+    expected, *served = (
+        likeliest(server.send([*server.prefix, *chunk, *question], params, logprobs=TOLD))
+        for chunk, params in (
+            (server.chunks[0], None),
+            *(
+                (chunk, Compose(PREFIX, ((CHUNK, chunk_id(chunk)),), "sequential").params())
+                for chunk in server.chunks[:2]
+            ),
+        )
+    )
+    return {"stored": differ(expected, served[0]), "another chunk": differ(expected, served[1])}
 
 
 def likeliest(output: Any) -> dict[int, float]:
@@ -393,7 +419,7 @@ def check_stalls(server: Server, number: int) -> dict[str, dict[str, float]]:
     made = {"alone": run("alone", None), "beside prefill": run("beside prefill", lambda: (context()[0], None))}
     server.reopen(restore="always", device_budget=0, memory_budget=0)
     for _ in range(2):  # the first time the system may still be writing what was indexed
-        forget_files(server.store)
+        forget(server.files)
         made["beside disk"] = run("beside disk", context)
     server.reopen(restore="always", device_budget=0, memory_budget=EVERYTHING)
     server.send(*server.asked(server.chunks))
@@ -449,6 +475,7 @@ def measure(given: argparse.Namespace) -> None:
     server.reopen(restore="always")
     if eager:
         add("one_chunk", check_one_chunk(server))
+    add("served_chunk", check_served(server))
     add("composition_error", check_composition(server, min(given.contexts)))
     contexts: list[dict[str, Any]] = []
     for number in given.contexts:

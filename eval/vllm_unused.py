@@ -27,6 +27,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from linearkv.eval.bench import describe_machine
 from linearkv.eval.end_to_end import PUBLISHED
 from linearkv.eval.vllm_prefill import write_config
 from linearkv.models import REFERENCE, widen_heads
@@ -65,6 +68,7 @@ def main(argv: list[str] | None = None) -> None:
     shares = {name: {clock: summary(sets, name, clock) for clock in CLOCKS} for name in ENGINES[1:]}
     result = {
         "command": argv or sys.argv[1:],
+        "machine": describe_machine(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
         "of stock: median, low, high": shares,
         "own share": max(one["own share"] for one in sets),
         "same answers": all(one["same answers"] for one in sets),

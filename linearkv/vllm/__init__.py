@@ -24,7 +24,7 @@ def register() -> None:
     if CONNECTOR in KVConnectorFactory._registry:
         return
     if versions.installed() in versions.TESTED:
-        versions.register_text_model()
+        versions.register_text_models()
         versions.mend_start()
         loaded.watch()
     KVConnectorFactory.register_connector(CONNECTOR, "linearkv.vllm.connector", CONNECTOR)

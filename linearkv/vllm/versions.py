@@ -44,11 +44,12 @@ def check_version(device: str) -> None:
         )
 
 
-def register_text_model() -> None:
-    """Makes `Qwen3_5ForCausalLM` known where vLLM has it only inside the model that sees (0.26)."""
+def register_text_models() -> None:
+    """Makes Qwen3.5's text models known where vLLM has them only inside the models that see (0.26)."""
     from vllm import ModelRegistry
 
-    if "Qwen3_5ForCausalLM" in ModelRegistry.get_supported_archs():
+    missing = {"Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"}.difference(ModelRegistry.get_supported_archs())
+    if not missing:
         return
     from vllm.model_executor.models import qwen3_5
     from vllm.model_executor.models.interfaces import IsHybrid, SupportsMRoPE
@@ -56,8 +57,9 @@ def register_text_model() -> None:
     whole = qwen3_5.Qwen3_5ForConditionalGeneration
     methods = {name: vars(whole)[name] for name in vars(whole) if name.startswith("get_mamba_state_")}
     methods["get_mrope_input_positions"] = _positions_of_text
-    text = type("Qwen3_5TextForCausalLM", (qwen3_5.Qwen3_5ForCausalLM, IsHybrid, SupportsMRoPE), methods)
-    ModelRegistry.register_model("Qwen3_5ForCausalLM", text)
+    for name in missing:
+        text = type(f"Text{name}", (getattr(qwen3_5, name), IsHybrid, SupportsMRoPE), methods)
+        ModelRegistry.register_model(name, text)
 
 
 def _positions_of_text(model: Any, input_tokens: list[int], mm_features: Any = None) -> tuple[torch.Tensor, int]:
