@@ -8,7 +8,8 @@ Random weights of a published shape, random tokens, one engine. Chunks are index
 - `device`: states on the GPU; `memory`: in host memory; `disk`: on disk, and not in the system's page cache, beside
   plain reads of as many files; `disk, planned`: the same, where the planner may prefill instead, as it does by default;
 - `cold`: the same tokens as an ordinary request, prefilled; `question alone`: what stands behind the chunks, behind the
-  prefix alone, which is the ceiling.
+  prefix alone, which is the ceiling; `short prompt`: as many tokens as prefix and question, as an ordinary request,
+  which is what the engine takes for anything.
 
 Beside the times: whether a context is what plain torch composes of the same pages in float64; whether one chunk behind
 its prefix gives the log-probabilities that vLLM gives after prefilling it there; several requests at once; and how long
@@ -136,20 +137,43 @@ class Server:
         own = self.connector.counts.all()
         return {name: count + own[name] for name, count in self.beside.counts.all().items()}
 
-    def reopen(self, **settings: Any) -> None:
-        """The same store with nothing loaded, and other settings."""
+    def open_tiers(self) -> None:
+        """The same store, opened once for every tier that states are to come from."""
         old = self.connector.opened
-        again = type(old)
         old.close()
-        self.connector.opened = again(
-            replace(old.options),
-            Settings(cache="files", **settings),
-            self.connector.worker,
-            old.identity,
-            self.llm.llm_engine.vllm_config.model_config.hf_text_config.layer_types,
-            [],
-            self.connector.counts,
-        )
+
+        def opened(device_budget: int, memory_budget: int) -> Any:
+            settings = Settings(
+                cache="files", restore="always", device_budget=device_budget, memory_budget=memory_budget
+            )
+            config = self.llm.llm_engine.vllm_config.model_config.hf_text_config
+            return type(old)(
+                replace(old.options), settings, self.connector.worker, old.identity, config.layer_types, [], old._counts
+            )
+
+        disk = opened(0, 0)
+        self.tiers = {
+            "device": opened(EVERYTHING, EVERYTHING),
+            "memory": opened(0, EVERYTHING),
+            "disk": disk,
+            "disk, planned": disk,
+        }
+        for tier in ("device", "memory"):
+            self.use(tier)
+            self.send(*self.asked(self.chunks))
+            self.connector.opened.settle()
+        self.use("disk")
+
+    def use(self, tier: str) -> Any:
+        """States come from there, until it is said otherwise."""
+        self.connector.opened = self.tiers[tier]
+        self.connector.opened._restore = "auto" if tier == "disk, planned" else "always"
+        return self.connector.opened
+
+    def close(self) -> None:
+        for opened in set(self.tiers.values()) - {self.connector.opened}:
+            opened.close()
+        self.model.close()
 
 
 def spread_weights(worker: Any) -> None:
@@ -169,18 +193,6 @@ def draw(chance: random.Random, tokens: int) -> list[int]:
     return [chance.randrange(1000, 200_000) for _ in range(tokens)]
 
 
-def timed(server: Server, work: Callable[[], Any], repeats: int, before: Callable[[], None]) -> list[float]:
-    """Seconds of each repetition, a first one not counted."""
-    seconds = []
-    for _ in range(repeats + 1):
-        before()
-        synchronize(server)
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
-    return seconds[1:]
-
-
 def synchronize(server: Server) -> None:
     if server.device.type == "cuda":
         torch.cuda.synchronize(server.device)
@@ -198,59 +210,68 @@ def read_plainly(files: Sequence[Path]) -> tuple[int, float]:
 
 
 def measure_context(server: Server, number: int, tiers: Sequence[str], repeats: int) -> dict[str, Any]:
-    """Times to first token of contexts of so many chunks."""
+    """Times to first token of contexts of so many chunks. All are measured once a round, in another order each time, so
+    that what a machine does from moment to moment is the same for all; a first round is not counted."""
+
+    def cold() -> None:
+        server.send(draw(server.chance, PREFIX + number * CHUNK + QUESTION))
+
+    def least() -> None:
+        server.send(draw(server.chance, PREFIX + QUESTION))
+
+    def alone() -> None:
+        prompt, params = server.asked([])
+        assert server.send(prompt, params).num_cached_tokens == PREFIX
 
     def composed() -> None:
-        chunks = server.chance.sample(server.chunks, number)
-        prompt, params = server.asked(chunks)
+        prompt, params = server.asked(server.chance.sample(server.chunks, number))
         output = server.send(prompt, params)
         assert output.num_cached_tokens == len(prompt) - QUESTION, (output.num_cached_tokens, len(prompt))
 
     def planned() -> None:
         server.send(*server.asked(server.chance.sample(server.chunks, number)))
 
-    def bring_all() -> None:
-        server.send(*server.asked(server.chunks))
-        server.connector.opened.settle()
-
-    def cold() -> None:
-        server.send(draw(server.chance, PREFIX + number * CHUNK + QUESTION))
-
-    def alone() -> None:
-        prompt, params = server.asked([])
-        assert server.send(prompt, params).num_cached_tokens == PREFIX
-
-    nothing = lambda: None  # noqa: E731
-    made: dict[str, Any] = {"chunks": number, "tokens": PREFIX + number * CHUNK + QUESTION}
-    arms = {"cold": timed(server, cold, repeats, nothing), "question alone": timed(server, alone, repeats, nothing)}
-    for tier in tiers:
-        before = nothing
-        if tier == "device":
-            server.reopen(restore="always", device_budget=EVERYTHING, memory_budget=EVERYTHING)
-            bring_all()
-        elif tier == "memory":
-            server.reopen(restore="always", device_budget=0, memory_budget=EVERYTHING)
-            bring_all()
-        else:
-            restore = "auto" if tier == "disk, planned" else "always"
-            server.reopen(restore=restore, device_budget=0, memory_budget=0)
-            before = lambda: forget(server.files)  # noqa: E731
-            if tier == "disk":
-                size, seconds = read_plainly(server.files[:number])
-                made["plain_reads"] = {"bytes": size, "seconds": seconds}
-        before_counts = server.counts()
-        arms[tier] = timed(server, planned if tier == "disk, planned" else composed, repeats, before)
-        spent = {name: count - before_counts[name] for name, count in server.counts().items()}
-        if spent["composed"]:
-            made.setdefault("mean_loading_s", {})[tier] = spent["seconds"] / spent["composed"]
-        made[f"found {tier}"] = dict(server.connector.opened.found)
-    made["seconds"] = arms
-    made["median_s"] = {name: statistics.median(seconds) for name, seconds in arms.items()}
-    made["times cold"] = {name: made["median_s"]["cold"] / seconds for name, seconds in made["median_s"].items()}
-    made["counts"] = server.counts()
+    # Those without states run beside the store that is to learn what prefilling takes.
+    arms: dict[str, tuple[Callable[[], None], str]] = {
+        "cold": (cold, "disk"),
+        "short prompt": (least, "disk"),
+        "question alone": (alone, "memory"),
+        **{tier: (planned if tier == "disk, planned" else composed, tier) for tier in tiers},
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    loading: dict[str, list[float]] = {name: [] for name in arms}
+    size, plainly = read_plainly(server.files[:number])
+    for turn in range(repeats + 1):
+        for name in sorted(arms, key=lambda name: random.Random(f"{turn} {name}").random()):
+            work, tier = arms[name]
+            if name.startswith("disk"):
+                forget(server.files)
+            before = server.counts()
+            server.use(tier)
+            synchronize(server)
+            began = time.perf_counter()
+            work()
+            if not turn:
+                continue
+            seconds[name].append(time.perf_counter() - began)
+            after = server.counts()
+            if after["composed"] > before["composed"]:
+                loading[name].append(after["seconds"] - before["seconds"])
+    middle = {name: statistics.median(some) for name, some in seconds.items()}
+    made: dict[str, Any] = {
+        "chunks": number,
+        "tokens": PREFIX + number * CHUNK + QUESTION,
+        "plain_reads": {"bytes": size, "seconds": plainly},
+        "seconds": seconds,
+        "median_s": middle,
+        "times cold": {name: middle["cold"] / some for name, some in middle.items()},
+        "mean_loading_s": {name: statistics.mean(some) for name, some in loading.items() if some},
+        "found": {tier: dict(server.tiers[tier].found) for tier in tiers},
+        "counts": server.counts(),
+    }
     print(
         f"{number} chunks, {made['tokens']} tokens: "
-        + ", ".join(f"{n} {s * 1e3:.1f} ms ({made['times cold'][n]:.2f}x)" for n, s in made["median_s"].items()),
+        + ", ".join(f"{n} {s * 1e3:.1f} ms ({made['times cold'][n]:.2f}x)" for n, s in middle.items()),
         flush=True,
     )
     return made
@@ -258,7 +279,7 @@ def measure_context(server: Server, number: int, tiers: Sequence[str], repeats: 
 
 def check_composition(server: Server, number: int) -> float:
     """Relative error of a served context's states against float64 in torch, of the same pages."""
-    serving = server.connector.opened
+    serving = server.use("memory")
     chunks = server.chance.sample(server.chunks, number)
     prompt, params = server.asked(chunks)
     named = tuple((tokens, name) for tokens, name in params["linearkv"]["chunks"])
@@ -347,7 +368,7 @@ def differ(one: dict[int, float], other: dict[int, float]) -> float:
 def check_together(server: Server, number: int) -> dict[str, Any]:
     """Several requests that come at once: seconds until each has its first token, composed of states in host memory and
     ordinary; and how far log-probabilities are from those of the same requests one by one."""
-    server.reopen(restore="always", device_budget=0, memory_budget=EVERYTHING)
+    server.use("memory")
     asked = [server.asked(server.chance.sample(server.chunks, number)) for _ in range(TOGETHER)]
     made: dict[str, Any] = {"chunks": number, "requests": TOGETHER}
     for arm in ("composed", "cold"):
@@ -417,13 +438,11 @@ def check_stalls(server: Server, number: int) -> dict[str, dict[str, float]]:
 
     run("warm-up", None)
     made = {"alone": run("alone", None), "beside prefill": run("beside prefill", lambda: (context()[0], None))}
-    server.reopen(restore="always", device_budget=0, memory_budget=0)
+    server.use("disk")
     for _ in range(2):  # the first time the system may still be writing what was indexed
         forget(server.files)
         made["beside disk"] = run("beside disk", context)
-    server.reopen(restore="always", device_budget=0, memory_budget=EVERYTHING)
-    server.send(*server.asked(server.chunks))
-    server.connector.opened.settle()
+    server.use("memory")
     made["beside memory"] = run("beside memory", context)
     return made
 
@@ -433,7 +452,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--shape", choices=PUBLISHED, default="4B")
     parser.add_argument("--contexts", type=int, nargs="+", default=[10, 26, 52], help="chunks of 512 tokens")
     parser.add_argument("--tiers", nargs="+", default=TIERS)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--graphs", action="store_true", help="also an engine with CUDA graphs and compilation")
     parser.add_argument("--options", type=json.loads, default={}, help="of vllm.LLM, as JSON")
     parser.add_argument("--store", type=Path, help="folder to make the store in")
@@ -472,7 +491,7 @@ def measure(given: argparse.Namespace) -> None:
 
     if eager:
         add("indexing_s", server.index())
-    server.reopen(restore="always")
+    server.open_tiers()
     if eager:
         add("one_chunk", check_one_chunk(server))
     add("served_chunk", check_served(server))
@@ -483,7 +502,7 @@ def measure(given: argparse.Namespace) -> None:
         add("contexts", contexts)
     add("together", check_together(server, sorted(given.contexts)[len(given.contexts) // 2]))
     add("stalls", check_stalls(server, largest))
-    server.model.close()
+    server.close()
 
 
 if __name__ == "__main__":

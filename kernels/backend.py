@@ -81,8 +81,10 @@ def versions(package: str, operation: str, dtype: torch.dtype, *dims: int) -> di
     """The versions of `operation` that compute in `dtype` heads of `dims`, from `package`'s `reference` and `kernel`.
 
     Float64 is for tests of the mathematics, and only references compute in it. Triton is imported when it is first run.
+    An operation that is another way to call a kernel has no reference of its own.
     """
-    found = {"torch": getattr(importlib.import_module(f"{package}.reference"), operation)}
+    reference = importlib.import_module(f"{package}.reference")
+    found = {"torch": getattr(reference, operation)} if hasattr(reference, operation) else {}
     if dtype != torch.float64 and max(dims, default=0) <= LARGEST_HEAD:
         found["triton"] = lambda *operands: getattr(importlib.import_module(f"{package}.kernel"), operation)(*operands)
     return found

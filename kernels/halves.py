@@ -40,9 +40,8 @@ def distances(tensors: Sequence[torch.Tensor]) -> list[int]:
     return [(tensor.data_ptr() - tensors[0].data_ptr()) // tensor.itemsize for tensor in tensors]
 
 
-def on_device(numbers: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
-    """Numbers as int64 on a device, copied without waiting for it."""
-    table = torch.tensor(numbers, dtype=torch.int64)
+def on_device(table: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The table of a launch on its device, copied without waiting for it."""
     return table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else table
 
 

@@ -1,6 +1,7 @@
 """Composition: a prefix and any chunk states in any order -> the context a question starts from."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
@@ -46,10 +47,20 @@ def compose(prefix: PrefixState, states: Sequence[ChunkState], order: str = "bid
     if length:
         cos, sin = prefix.rotary(torch.arange(length, device=device))
         key, value = relocate([part.key for part in parts], [part.value for part in parts], cos, sin)
-    return Context(recurrent, _last_inputs(prefix, states), key, value, length)
+    return Context(recurrent, last_inputs(prefix, states), key, value, length)
 
 
-def _last_inputs(prefix: PrefixState, states: Sequence[ChunkState]) -> torch.Tensor:
+class Tailed(Protocol):
+    """Of a chunk, its length and convolution inputs, as in `ChunkState`."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def conv_tail(self) -> torch.Tensor: ...
+
+
+def last_inputs(prefix: PrefixState, states: Sequence[Tailed]) -> torch.Tensor:
     """The last `TAIL` convolution inputs: of the last chunk, and where it is shorter, of what precedes it."""
     tail, missing = prefix.conv_tail[..., :0], TAIL
     for state in reversed(states):

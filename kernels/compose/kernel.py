@@ -12,6 +12,7 @@ power of two for each of its columns so that nothing overflows, and products are
 transitions are multiplied as three tf32 products.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -289,31 +290,33 @@ def compose_states(
     """See `linearkv.kernels.compose.compose_states`; `initial` and `out` are `[R, ..., K, V]`, `out` float32."""
     if not out.numel():
         return
-    if initial.dim() > 4 and not all(maps.is_contiguous() for maps in (*transitions, *updates)):
-        # Layers that lie apart are read where they are, in a launch each: copies of them would be as many.
-        for layer in range(initial.shape[1]):
-            compose_states(
-                # A packed transition is of all layers; its rows say which.
-                [t if row is not None else t[layer] for t, row in zip(transitions, rows, strict=True)],
-                [update[layer] for update in updates],
-                initial[:, layer],
-                order,
-                requests,
-                [None if row is None else row[layer] for row in rows],
-                out[:, layer],
-            )
-        return
-    table = _Table(transitions, updates, rows, requests, initial.device)
+    table = _table(transitions, updates, rows, requests, initial.device)
     start, result = _by_head(initial), _by_head(out)
     if start.untyped_storage().data_ptr() == result.untyped_storage().data_ptr():
         start = start.clone()  # the second chain begins from it when the first has been written
-    with on(out):
-        if order == "cyclic" and table.most > 1:
-            _launch_rotations(table, start, result)
-        else:
-            _launch_chains(table, start, result, both=order == "bidirectional" and table.most > 1)
+    _launch(table, start, result, order)
     if result.data_ptr() != out.data_ptr():
         out.copy_(result.view(out.shape))
+
+
+def compose_at(
+    transitions: torch.Tensor,
+    updates: torch.Tensor,
+    dtypes: tuple[torch.dtype, torch.dtype],
+    initial: torch.Tensor,
+    order: str,
+) -> torch.Tensor:
+    """See `linearkv.kernels.compose.compose_at`."""
+    count = transitions.shape[1]
+    bases = [torch.empty(1, dtype=dtype, device=initial.device) for dtype in dtypes]
+    to_t, to_u = (
+        (addresses.flatten() - base.data_ptr()) // base.itemsize
+        for addresses, base in zip((transitions, updates), bases, strict=True)
+    )
+    table = _Table(bases, to_t, to_u, torch.zeros_like(to_t), [count] * len(initial))
+    out = torch.empty_like(initial, dtype=torch.float32)
+    _launch(table, initial, out, order)
+    return out
 
 
 def entry_states(
@@ -323,7 +326,7 @@ def entry_states(
     count = len(transitions)
     entries = initial.new_empty(count, *initial.shape, dtype=torch.float32)
     if entries.numel():
-        table = _Table(transitions, updates, [None] * count, [range(count)], initial.device)
+        table = _table(transitions, updates, [None] * count, [range(count)], initial.device)
         start = _by_head(initial[None])
         with on(entries):
             _launch_chains(table, start, torch.empty_like(start, dtype=torch.float32), entries=entries)
@@ -331,36 +334,59 @@ def entry_states(
 
 
 class _Table:
-    """Where a launch finds the maps it reads, on the device in one copy, and what all maps have in common."""
+    """Where a launch finds the maps it reads, on the device in one copy, and what all maps have in common.
+
+    Args:
+        bases: a transition and an update, or anything of their types on the device.
+        transitions, updates: int64 `[total]`, of every request's maps, one request after another: elements from the
+            bases.
+        rows: int64 `[total]`, the address of each map's rows, or 0.
+        lengths: of each request.
+        alive: what the numbers point to.
+    """
 
     def __init__(
         self,
-        transitions: Sequence[torch.Tensor],
-        updates: Sequence[torch.Tensor],
-        rows: Sequence[torch.Tensor | None],
-        requests: Sequence[Sequence[int]],
-        device: torch.device,
+        bases: list[torch.Tensor],
+        transitions: torch.Tensor,
+        updates: torch.Tensor,
+        rows: torch.Tensor,
+        lengths: Sequence[int],
+        alive: object = None,
     ) -> None:
-        transitions, updates = _alike(transitions), _alike(updates)
-        rows = [None if row is None else row.contiguous() for row in rows]
-        self._alive = (transitions, updates, rows)  # what the addresses point to must outlive the launch
-        order = [index for request in requests for index in request]
+        self.bases = bases
+        self.itemsize = max(base.itemsize for base in bases)
+        self.most = max(lengths, default=0)
+        self.packed = bool(rows.any())
+        self._alive = alive  # until the launch
         # Keeps the parts of the table on 16 bytes: one compiled kernel for any length. None is empty: each can be read.
-        padding = [0] * (len(order) % 2 if order else 2)
-        bounds = [0]
-        for request in requests:
-            bounds.append(bounds[-1] + len(request))
-        self.most = max((len(request) for request in requests), default=0)
-        self.packed = any(rows[index] is not None for index in order)
-        self.bases = [(tensors or [torch.empty(1, device=device)])[0] for tensors in (transitions, updates)]
-        self.itemsize = max(base.itemsize for base in self.bases)
-        numbers: list[int] = []
-        for tensors in (transitions, updates):
-            apart = distances(tensors)
-            numbers += [apart[index] for index in order] + padding
-        numbers += [0 if (row := rows[index]) is None else row.data_ptr() for index in order] + padding
-        table = on_device(numbers + bounds, device)
-        self.tensors = (*self.bases, *table.split([len(order) + len(padding)] * 3 + [len(bounds)]))
+        padding = torch.zeros(len(rows) % 2 if len(rows) else 2, dtype=torch.int64)
+        bounds = torch.tensor([0, *itertools.accumulate(lengths)])
+        table = on_device(torch.cat([transitions, padding, updates, padding, rows, padding, bounds]), bases[0].device)
+        self.tensors = (*bases, *table.split([len(rows) + len(padding)] * 3 + [len(bounds)]))
+
+
+def _table(
+    transitions: Sequence[torch.Tensor],
+    updates: Sequence[torch.Tensor],
+    rows: Sequence[torch.Tensor | None],
+    requests: Sequence[Sequence[int]],
+    device: torch.device,
+) -> _Table:
+    """The table of maps that are tensors."""
+    transitions, updates = _alike(transitions), _alike(updates)
+    rows = [None if row is None else row.contiguous() for row in rows]
+    order = torch.tensor([index for request in requests for index in request], dtype=torch.int64)
+    bases = [(tensors or [torch.empty(1, device=device)])[0] for tensors in (transitions, updates)]
+    to_t, to_u, to_rows = (
+        torch.tensor(some, dtype=torch.int64)[order]
+        for some in (
+            distances(transitions),
+            distances(updates),
+            [0 if row is None else row.data_ptr() for row in rows],
+        )
+    )
+    return _Table(bases, to_t, to_u, to_rows, [len(request) for request in requests], (transitions, updates, rows))
 
 
 def _alike(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -373,6 +399,14 @@ def _alike(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def _by_head(states: torch.Tensor) -> torch.Tensor:
     """`[R, ..., K, V]` as `[R, N, K, V]`: the same memory, or a copy where it has no one stride by head."""
     return states.reshape(len(states), math.prod(states.shape[1:-2]), *states.shape[-2:])
+
+
+def _launch(table: _Table, initial: torch.Tensor, out: torch.Tensor, order: str) -> None:
+    with on(out):
+        if order == "cyclic" and table.most > 1:
+            _launch_rotations(table, initial, out)
+        else:
+            _launch_chains(table, initial, out, both=order == "bidirectional" and table.most > 1)
 
 
 def _launch_chains(

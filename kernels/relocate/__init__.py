@@ -47,6 +47,32 @@ def relocate(
     return out if out is not None else (key[:, 0], value[:, 0])
 
 
+def relocate_at(
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    tokens: Sequence[int],
+    heads: int,
+    dim: int,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`relocate` of keys and values by their addresses; see `linearkv.kernels.compose.compose_at`.
+
+    Args:
+        keys, values: int64 `[La, n]` on the CPU: where each layer's `[T_i, H, D]` of each of n chunks lie, contiguous
+            and in the dtype of `cos`, on its device.
+        tokens: T_i of each chunk.
+        heads, dim: H and D.
+        cos, sin: as for `relocate`.
+
+    Returns:
+        Key and value `[La, T, H, D]`.
+    """
+    run = implementation("relocate_at", versions(__name__, "relocate_at", cos.dtype), cos.device)
+    key, value = run(keys, values, tokens, heads, dim, cos, sin)
+    return key, value
+
+
 def _check(
     keys: Sequence[torch.Tensor],
     values: Sequence[torch.Tensor],

@@ -4,13 +4,14 @@ Rounding is the model's: its rotary operation multiplies twice and adds, and rou
 three. Products must therefore not be fused into the addition (`enable_fp_fusion=False`).
 """
 
+import itertools
 from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
 
-from linearkv.kernels.halves import distances, on, on_device, readable
+from linearkv.kernels.halves import on, on_device, readable
 
 ROWS = 32  # of a program: tokens times heads
 
@@ -42,19 +43,19 @@ def _relocate(
     value_l, value_b, value_s, value_h,
     capacity,
     H: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, SLOTS: tl.constexpr,
+    ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """A few (token, head) rows of one chunk and layer. parts: [n, 4] int64 of each chunk: where its keys and values are
-    (elements from the bases), its tokens, and the position where the first of them lands."""
+    """A few (token, head) rows of one chunk and layer. parts: [La, n, 4] int64 of each layer and chunk: where its keys
+    and values are (elements from the bases), its tokens, and the position where the first of them lands."""
     first = tl.program_id(0) * ROWS
-    part = parts + tl.program_id(1) * 4
     layer = tl.program_id(2).to(tl.int64)
+    part = parts + (layer * tl.num_programs(1) + tl.program_id(1)) * 4
     length = tl.load(part + 2).to(tl.int32)
     if first >= length * H:
         return
-    aligned: tl.constexpr = 128 // key_base.dtype.element_ty.primitive_bitwidth  # elements of 16 bytes
-    start = (layer * length * H + first) * D
-    keys = key_base + tl.multiple_of(tl.load(part), aligned) + start
-    values = value_base + tl.multiple_of(tl.load(part + 1), aligned) + start
+    start = first.to(tl.int64) * D
+    keys = key_base + tl.multiple_of(tl.load(part), ALIGNED) + start
+    values = value_base + tl.multiple_of(tl.load(part + 1), ALIGNED) + start
 
     row = tl.arange(0, ROWS)[:, None]
     head = (first + row) % H
@@ -103,19 +104,70 @@ def relocate(
     slots: torch.Tensor | None,
 ) -> None:
     """See `linearkv.kernels.relocate.relocate`; `out_key` and `out_value` are `[La, B, S, H, D]`."""
+    if not keys:
+        return
     keys, values = ([readable(part) for part in parts] for parts in (keys, values))
+    _launch(
+        _by_layer(keys, len(out_key)),
+        _by_layer(values, len(out_key)),
+        [key.shape[1] for key in keys],
+        cos,
+        sin,
+        out_key,
+        out_value,
+        slots,
+    )
+
+
+def _by_layer(parts: Sequence[torch.Tensor], layers: int) -> torch.Tensor:
+    """Addresses int64 `[La, n]` of every layer of the parts."""
+    first, size = (torch.tensor(some) for some in zip(*((p.data_ptr(), p[:1].nbytes) for p in parts), strict=True))
+    return first + torch.arange(layers)[:, None] * size
+
+
+def relocate_at(
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    tokens: Sequence[int],
+    heads: int,
+    dim: int,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `linearkv.kernels.relocate.relocate_at`."""
+    key, value = (cos.new_empty(len(keys), 1, len(cos), heads, dim) for _ in range(2))
+    _launch(keys, values, tokens, cos, sin, key, value, None)
+    return key[:, 0], value[:, 0]
+
+
+def _launch(
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    tokens: Sequence[int],
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    out_key: torch.Tensor,
+    out_value: torch.Tensor,
+    slots: torch.Tensor | None,
+) -> None:
+    """keys, values: int64 `[La, n]`, addresses."""
     layers, blocks, block, heads, dim = out_key.shape
-    tokens = [key.shape[1] for key in keys]
     if not (sum(tokens) and layers and heads):
         return
-    lands = [sum(tokens[:place]) for place in range(len(tokens))]
-    parts = on_device(list(zip(distances(keys), distances(values), tokens, lands, strict=True)), out_key.device)
+    lands = [0, *itertools.accumulate(tokens)][:-1]
+    # Elements from the results, which are of the same type and begin on as many bytes.
+    apart = [(places - out.data_ptr()) // out.itemsize for places, out in ((keys, out_key), (values, out_value))]
+    whole = 16 // out_key.itemsize
+    aligned = all(bool((some % whole == 0).all()) for some in apart)
+    parts = torch.stack([*apart, *(torch.tensor(numbers).expand(layers, -1) for numbers in (tokens, lands))], dim=-1)
+    parts = on_device(parts, out_key.device)
     with on(out_key):
         _relocate[triton.cdiv(max(tokens) * heads, ROWS), len(tokens), layers](
-            keys[0], values[0], parts, cos.contiguous(), sin.contiguous(),
+            out_key, out_value, parts, cos.contiguous(), sin.contiguous(),
             parts if slots is None else slots.contiguous(), out_key, out_value,
             *out_key.stride()[:4], *out_value.stride()[:4],
             blocks * block,
             H=heads, D=dim, R=cos.shape[1], BLOCK=block if blocks > 1 else 0, ROWS=ROWS, SLOTS=slots is not None,
+            ALIGNED=whole if aligned else 1,
             num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip

@@ -1,18 +1,25 @@
 """Contexts on their way into vLLM, a few layers at a time: the first can be used while the last is still arriving."""
 
+import itertools
+import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from linearkv.cache import Page
-from linearkv.composition import compose
-from linearkv.states import ChunkState, Context, PrefixState
+from linearkv.composition import compose, last_inputs
+from linearkv.kernels.backend import LARGEST_HEAD, runs_triton
+from linearkv.kernels.compose import compose_at
+from linearkv.kernels.relocate import relocate_at
+from linearkv.states import TAIL, ChunkState, Context, PrefixState
 from linearkv.storage import unpack
 
+ROOM, ALIGNED = 256, 16
+"""Bytes on which a page's part begins on a device, and on which kernels want every tensor."""
 LAYERS_AT_A_TIME = 4
 """Layers of a part: few enough that the first is soon there, many enough that each copy is large."""
 
@@ -64,22 +71,30 @@ def compose_in_parts(
     """
     device = prefix.recurrent.device
     arriving = device.type != "cpu" and any(isinstance(state, Page) for state in states)
-    groups = list(_groups(layer_types, LAYERS_AT_A_TIME if arriving else len(layer_types)))
-    sources = [state if isinstance(state, ChunkState) else _Arriving(state, groups, device) for state in states]
-    parts = []
+    groups = _groups(layer_types, LAYERS_AT_A_TIME if arriving else len(layer_types))
     with torch.inference_mode(), torch.cuda.stream(stream):
+        placed = _Placed.of(prefix, states, groups) if runs_triton(device) else None
+        parts = []
         for number, group in enumerate(groups):
-            some = [
-                source.layers(group.gdn, group.attention) if isinstance(source, ChunkState) else source.layers(number)
-                for source in sources
-            ]
-            context = compose(prefix.layers(group.gdn, group.attention), some, order)
+            if placed is not None:
+                context = placed.compose(number, order)
+            else:
+                some = [_layers(state, group, device) for state in states]
+                context = compose(prefix.layers(group.gdn, group.attention), some, order)
             ready = None
             if stream is not None:
                 ready = torch.cuda.Event()
                 ready.record(stream)
             parts.append(Part(group.gdn, group.attention, context, ready))
     return Composed(parts[0].context.length, parts)
+
+
+def _layers(state: ChunkState | Page, group: "_Group", device: torch.device) -> ChunkState:
+    """The layers of one group, on the device."""
+    if isinstance(state, ChunkState):
+        return state.layers(group.gdn, group.attention)
+    names = [name for name in state.tensors if name[0].isdigit() and group.first <= _layer(name) < group.last]
+    return unpack({**state.tensors_on(device, names), "token_ids": state.tensors["token_ids"]})
 
 
 class _Group(NamedTuple):
@@ -91,99 +106,213 @@ class _Group(NamedTuple):
     attention: slice
 
 
-def _groups(layer_types: Sequence[str], size: int) -> Iterator[_Group]:
+def _groups(layer_types: Sequence[str], size: int) -> list[_Group]:
     """The layers in groups of about `size`, each with layers of both kinds."""
     kinds = set(layer_types)
     cuts = [0]
     for last in range(size, len(layer_types)):
         if last - cuts[-1] >= size and set(layer_types[cuts[-1] : last]) == set(layer_types[last:]) == kinds:
             cuts.append(last)
+    groups = []
     gdn = attention = 0
-    for first, last in pairwise([*cuts, len(layer_types)]):
+    for first, last in itertools.pairwise([*cuts, len(layer_types)]):
         some = layer_types[first:last]
         more, others = some.count("linear_attention"), some.count("full_attention")
-        yield _Group(first, last, slice(gdn, gdn + more), slice(attention, attention + others))
+        groups.append(_Group(first, last, slice(gdn, gdn + more), slice(attention, attention + others)))
         gdn, attention = gdn + more, attention + others
+    return groups
 
 
-class _Arriving:
-    """A page in host memory as the state it holds, brought to a device group by group.
+class _Source(NamedTuple):
+    """Where the tensors of one chunk lie, by kind (`transition`, `update`, `conv_tail`, `key`, `value`).
 
-    A hundred chunks of sixty layers are many tensors. This looks at each of them once in the life of a page, moves a
-    group in one copy, and takes what lies evenly apart as one tensor.
+    Attributes:
+        places: int64 `[layers of the kind]`, in bytes: addresses on the device, or in a page from its beginning.
+        types: dtype and shape of every layer's tensor.
+        tokens: of the chunk.
+        first: int64 `[groups]`, where each group's tensors begin in a page; 0 on the device.
+        pieces: what a group needs of a page; None on the device.
+        tail: the convolution inputs of a group `[layers, C, TAIL]`, given its part of the page on the device.
     """
 
-    def __init__(self, page: Page, groups: Sequence[_Group], device: torch.device) -> None:
-        self._page = page
-        self._device = device
-        known = _spans.get(page)
-        if known is None or known[0] != groups:
-            known = _spans[page] = (groups, [_span(page, kinds) for kinds in _by_kind(page, groups)])
-        self._groups = known[1]
-
-    def layers(self, group: int) -> ChunkState:
-        """The state's layers of one group, on the device."""
-        span = self._groups[group]
-        if span is None:
-            return unpack(self._named(group))
-        moved = self._page.buffer[span.first : span.last].to(self._device, non_blocking=True)
-        typed = {dtype: moved[: moved.numel() // dtype.itemsize * dtype.itemsize].view(dtype) for dtype in span.dtypes}
-        begin = moved.storage_offset()
-        parts = {
-            kind: typed[dtype].as_strided(shape, strides, begin // dtype.itemsize + place)
-            for kind, dtype, shape, strides, place in span.tensors
-        }
-        return ChunkState(**parts, token_ids=self._page.tensors["token_ids"])
-
-    def _named(self, group: int) -> dict[str, torch.Tensor]:
-        first, last, *_ = _spans[self._page][0][group]
-        names = [name for name in self._page.tensors if name[0].isdigit() and first <= _layer(name) < last]
-        return {**self._page.tensors_on(self._device, names), "token_ids": self._page.tensors["token_ids"]}
+    places: dict[str, torch.Tensor]
+    types: dict[str, tuple[torch.dtype, tuple[int, ...]]]
+    tokens: int
+    first: torch.Tensor
+    pieces: list[torch.Tensor] | None
+    tail: Callable[[_Group, torch.Tensor], torch.Tensor]
 
 
-class _Span(NamedTuple):
-    """Where in a page the layers of a group lie, each kind of tensor evenly apart."""
+class _Tail(NamedTuple):
+    """Of a chunk, what `last_inputs` asks for."""
 
-    first: int
-    last: int
-    """Bytes."""
-    dtypes: set[torch.dtype]
-    tensors: list[tuple[str, torch.dtype, tuple[int, ...], tuple[int, ...], int]]
-    """Kind, dtype, shape, strides and place of the first element, in elements from `first`."""
+    length: int
+    inputs: Callable[[], torch.Tensor]
 
-
-_spans: "weakref.WeakKeyDictionary[Page, tuple[Sequence[_Group], list[_Span | None]]]" = weakref.WeakKeyDictionary()
+    @property
+    def conv_tail(self) -> torch.Tensor:
+        return self.inputs()
 
 
-def _by_kind(page: Page, groups: Sequence[_Group]) -> list[dict[str, list[torch.Tensor]]]:
-    """A page's tensors of every group, by kind, in the order of the layers."""
-    of_layer = [number for number, group in enumerate(groups) for _ in range(group.first, group.last)]
-    found: list[dict[str, list[torch.Tensor]]] = [{} for _ in groups]
-    for name, tensor in page.tensors.items():
-        if name[0].isdigit():
-            found[of_layer[_layer(name)]].setdefault(name.partition(".")[2], []).append(tensor)
-    return found
+class _Placed:
+    """Chunks that are composed by where they lie.
 
+    The states of fifty chunks in sixty layers are many tensors, and Python is slower at naming each of them than a GPU
+    at reading it. Of a page this looks at each tensor once in the page's life. For a request it computes with all their
+    addresses at a time, copies what a group of layers needs of all pages in one call, and composes it in one launch.
+    """
 
-def _span(page: Page, kinds: dict[str, list[torch.Tensor]]) -> _Span | None:
-    """None where tensors of a kind differ in dtype, or do not lie evenly apart."""
-    if "kept" in kinds:  # packed transitions, of as many heads as each layer has
-        return None
-    begin = page.buffer.data_ptr()
-    places = {kind: [tensor.data_ptr() - begin for tensor in tensors] for kind, tensors in kinds.items()}
-    # From the first tensor on, which begins the buffer it is moved to: there it, and what follows it, is on 16 bytes.
-    first = min(map(min, places.values())) // 8 * 8
-    last = max(place + t.nbytes for kind, some in kinds.items() for place, t in zip(places[kind], some, strict=True))
-    tensors = []
-    for kind, some in kinds.items():
-        dtype, shape, at = some[0].dtype, some[0].shape, places[kind]
-        apart = at[1] - at[0] if len(at) > 1 else 0
-        even = all(b - a == apart for a, b in pairwise(at)) and apart % dtype.itemsize == 0
-        if not even or any(tensor.dtype != dtype for tensor in some):
+    def __init__(self, prefix: PrefixState, sources: Sequence[_Source], groups: Sequence[_Group]) -> None:
+        self._prefix, self._sources, self._groups = prefix, sources, groups
+        self._places = {kind: torch.stack([source.places[kind] for source in sources]) for kind in _READ}
+        self._first = torch.stack([source.first for source in sources])
+        self._arriving = [number for number, source in enumerate(sources) if source.pieces is not None]
+        self._dtypes = sources[0].types["transition"][0], sources[0].types["update"][0]
+        self._tokens = [prefix.length, *(source.tokens for source in sources)]
+        self._length = sum(self._tokens)
+        self._cos, self._sin = prefix.rotary(torch.arange(self._length, device=prefix.recurrent.device))
+
+    @classmethod
+    def of(cls, prefix: PrefixState, states: Sequence[ChunkState | Page], groups: Sequence[_Group]) -> "_Placed | None":
+        """None where chunks do not all lie as the kernels read them, or do not fit: `linearkv.compose` knows more."""
+        _, heads, key_dim, value_dim = prefix.recurrent.shape
+        if not states or max(key_dim, value_dim) > LARGEST_HEAD:
             return None
-        strides = (apart // dtype.itemsize, *some[0].stride())
-        tensors.append((kind, dtype, (len(some), *shape), strides, (at[0] - first) // dtype.itemsize))
-    return _Span(first, last, {dtype for _, dtype, *_ in tensors}, tensors)
+        sources = []
+        for state in states:
+            source = _in_page(state, groups) if isinstance(state, Page) else _on_device(state, len(groups))
+            if source is None:
+                return None
+            sources.append(source)
+        dtypes = [sources[0].types[kind][0] for kind in ("transition", "update")]
+        layers = {"transition": len(prefix.recurrent), "update": len(prefix.recurrent)}
+        layers |= {"key": len(prefix.key), "value": len(prefix.key)}
+        for source in sources:
+            kept = prefix.key.dtype, (source.tokens, *prefix.key.shape[2:])
+            fitting = {
+                "transition": (dtypes[0], (heads, key_dim, key_dim)),
+                "update": (dtypes[1], (heads, key_dim, value_dim)),
+                "conv_tail": (prefix.conv_tail.dtype, tuple(prefix.conv_tail.shape[1:])),
+                "key": kept,
+                "value": kept,
+            }
+            if source.types != fitting or any(len(source.places[kind]) != layers[kind] for kind in _READ):
+                return None
+        return cls(prefix, sources, groups)
+
+    def compose(self, number: int, order: str) -> Context:
+        """The context of one group of layers."""
+        group = self._groups[number]
+        prefix = self._prefix.layers(group.gdn, group.attention)
+        pieces, moved = self._bring(number)
+        places = {kind: (places + moved[:, None]).T for kind, places in self._places.items()}
+        recurrent = compose_at(
+            places["transition"][group.gdn], places["update"][group.gdn], self._dtypes, prefix.recurrent, order
+        )
+        keys, values = (
+            torch.cat([_addresses(own)[:, None], places[kind][group.attention]], dim=1)
+            for kind, own in (("key", prefix.key), ("value", prefix.value))
+        )
+        heads, dim = prefix.key.shape[2:]
+        key, value = relocate_at(keys, values, self._tokens, heads, dim, self._cos, self._sin)
+        tails = [
+            _Tail(source.tokens, partial(source.tail, group, piece))
+            for source, piece in zip(self._sources[-TAIL:], pieces[-TAIL:], strict=True)
+        ]
+        return Context(recurrent, last_inputs(prefix, tails), key, value, self._length)
+
+    def _bring(self, number: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """What a group needs of each page, on the device (empty of what lies there already); and what makes of places
+        in pages addresses there, int64 `[n]`."""
+        pieces = [source.pieces[number] for source in self._sources if source.pieces is not None]
+        buffer = self._cos.new_empty(0, dtype=torch.uint8)
+        here = [buffer] * len(self._sources)
+        moved = torch.zeros(len(self._sources), dtype=torch.int64)
+        if not pieces:
+            return here, moved
+        sizes = [piece.numel() for piece in pieces]
+        room = [-(-size // ROOM) * ROOM for size in sizes]
+        buffer = buffer.new_empty(sum(room))
+        cuts = [part for size, whole in zip(sizes, room, strict=True) for part in (size, whole - size)]
+        targets = buffer.split(cuts)[::2]
+        torch._foreach_copy_(targets, pieces, non_blocking=True)
+        starts = torch.tensor([0, *itertools.accumulate(room)][:-1])
+        moved[self._arriving] = buffer.data_ptr() + starts - self._first[self._arriving, number]
+        for place, target in zip(self._arriving, targets, strict=True):
+            here[place] = target
+        return here, moved
+
+
+_READ = ("transition", "update", "key", "value")
+"""Kinds of tensors that kernels read."""
+
+_pages: "weakref.WeakKeyDictionary[Page, tuple[Sequence[_Group], _Source | None]]" = weakref.WeakKeyDictionary()
+
+
+def _in_page(page: Page, groups: Sequence[_Group]) -> _Source | None:
+    """None where its transitions are packed, tensors of a kind differ by layer, or kernels could not read them."""
+    known = _pages.get(page)
+    if known is None or known[0] != groups:
+        known = _pages[page] = groups, _read_page(page, groups)
+    return known[1]
+
+
+def _read_page(page: Page, groups: Sequence[_Group]) -> _Source | None:
+    begin = page.buffer.data_ptr()
+    group_of = [number for number, group in enumerate(groups) for _ in range(group.first, group.last)]
+    found: dict[str, list[torch.Tensor]] = {}
+    spans = [[page.nbytes, 0] for _ in groups]
+    owners: dict[str, list[int]] = {}
+    for name, tensor in page.tensors.items():
+        if not name[0].isdigit():
+            continue
+        kind, number = name.partition(".")[2], group_of[_layer(name)]
+        found.setdefault(kind, []).append(tensor)
+        owners.setdefault(kind, []).append(number)
+        place = tensor.data_ptr() - begin
+        spans[number] = [min(spans[number][0], place), max(spans[number][1], place + tensor.nbytes)]
+    types = {kind: {(tensor.dtype, tuple(tensor.shape)) for tensor in tensors} for kind, tensors in found.items()}
+    if "kept" in found or any(len(some) > 1 for some in types.values()):
+        return None
+    places = {kind: torch.tensor([tensor.data_ptr() - begin for tensor in some]) for kind, some in found.items()}
+    first = torch.tensor([span[0] for span in spans])
+    if any(((places[kind] - first[owners[kind]]) % ALIGNED).any() for kind in _READ):
+        return None
+    ((dtype, shape),) = types["conv_tail"]
+    size = math.prod(shape) * dtype.itemsize
+
+    def tail(group: _Group, piece: torch.Tensor) -> torch.Tensor:
+        number = group_of[group.first]
+        begins = (places["conv_tail"][group.gdn] - first[number]).tolist()
+        return torch.stack([piece[at : at + size].view(dtype).view(shape) for at in begins])
+
+    pieces = [page.buffer[low:high] for low, high in spans]
+    return _Source(
+        places, {kind: some.pop() for kind, some in types.items()}, len(page.tensors["token_ids"]), first, pieces, tail
+    )
+
+
+def _on_device(state: ChunkState, groups: int) -> _Source | None:
+    """None where its transitions are packed, or kernels could not read it."""
+    kinds = {name: getattr(state, name) for name in (*_READ, "conv_tail")}
+    if state.rows is not None or not all(kinds[kind].is_contiguous() for kind in _READ):
+        return None
+    if any((kinds[kind].data_ptr() | _apart(kinds[kind])) % ALIGNED for kind in _READ):
+        return None
+    places = {kind: _addresses(kinds[kind]) for kind in _READ}
+    types = {kind: (tensor.dtype, tuple(tensor.shape[1:])) for kind, tensor in kinds.items()}
+    first = torch.zeros(groups, dtype=torch.int64)
+    return _Source(places, types, state.length, first, None, lambda group, piece: state.conv_tail[group.gdn])
+
+
+def _apart(layers: torch.Tensor) -> int:
+    """Bytes from one layer's tensor to the next one's."""
+    return layers.stride(0) * layers.itemsize
+
+
+def _addresses(layers: torch.Tensor) -> torch.Tensor:
+    """Of each layer's tensor in one of all layers, int64 `[layers]`."""
+    return layers.data_ptr() + torch.arange(layers.shape[0]) * _apart(layers)
 
 
 def _layer(name: str) -> int:

@@ -82,7 +82,7 @@ def kernels():
             for update in (False, True):
                 yield f"walk {update} {dim} {dtype}", delta._walk, shape | {"UPDATE": update}, types, 4 * dim // 64
     types = dict.fromkeys(("key_base", "value_base", "cos", "sin", "out_key", "out_value"), "*bf16")
-    shape = {"H": 4, "D": 256, "R": 64, "BLOCK": 16, "ROWS": relocate.ROWS, "SLOTS": True}
+    shape = {"H": 4, "D": 256, "R": 64, "BLOCK": 16, "ROWS": relocate.ROWS, "SLOTS": True, "ALIGNED": 8}
     yield (
         "relocate 256 bf16",
         relocate._relocate,
