@@ -35,6 +35,11 @@ def use_backend(name: str) -> Iterator[None]:
         _wanted.reset(token)
 
 
+def asked_backend() -> str:
+    """The backend asked for: `auto`, `torch` or `triton`."""
+    return _wanted.get()
+
+
 def triton_usable(device: torch.device) -> bool:
     """Whether Triton kernels can run on `device`: a CUDA device that answers, and the package. Never imports Triton.
 

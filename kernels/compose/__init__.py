@@ -1,13 +1,18 @@
 """Composition of affine state maps: one state from an initial state and the maps of chunks, in a chosen order."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from linearkv.kernels.backend import accumulation_dtype, implementation, versions
+from linearkv.kernels.backend import accumulation_dtype, asked_backend, implementation, runs_triton, versions
 from linearkv.kernels.compose.reference import ORDERS, compose_maps, unpacked
 
-__all__ = ["ORDERS", "compose_at", "compose_maps", "compose_states", "entry_states", "unpacked"]
+__all__ = ["ORDERS", "compose_at", "compose_maps", "compose_states", "composes_at", "entry_states", "unpacked"]
+
+_ROTATED = {64, 128}
+"""Key and value dims of heads whose `cyclic` average a GPU's kernel is known to make. Of heads of 16 by 24 it made NaN
+on an H200, where the interpreter is right: others are left to the reference, unless Triton is asked for by name."""
 
 
 def compose_states(
@@ -56,9 +61,7 @@ def compose_states(
         raise ValueError(f"out has shape {tuple(out.shape)}, the states {tuple(initial.shape)}")
     # A narrower result would round an average's parts: it is made in full and rounded once.
     states = out if out is not None and out.dtype == dtype else torch.empty_like(initial, dtype=dtype)
-    run = implementation(
-        "compose_states", versions(__name__, "compose_states", dtype, *initial.shape[-2:]), initial.device
-    )
+    run = implementation("compose_states", _versions("compose_states", dtype, initial, order), initial.device)
     run(transitions, updates, batch, order, lists, packing, states if requests is not None else states[None])
     return states if out is None or out is states else out.copy_(states)
 
@@ -73,7 +76,7 @@ def compose_at(
     """`compose_states` of maps by their addresses, for who has placed very many and knows where each lies.
 
     As tensors, the maps of 50 chunks in 48 layers would cost a program in Python more time than their composition
-    takes. Nothing is checked here. Only Triton's version runs.
+    takes. Nothing is checked here, and only a kernel does it: see `composes_at`.
 
     Args:
         transitions, updates: int64 `[R, m]` on the CPU, for each of R requests (or layers) where its m maps `[H, K, K]`
@@ -85,9 +88,14 @@ def compose_at(
     Returns:
         `[R, H, K, V]` float32.
     """
-    run = implementation("compose_at", versions(__name__, "compose_at", torch.float32), initial.device)
+    run = implementation("compose_at", _versions("compose_at", torch.float32, initial, order), initial.device)
     states: torch.Tensor = run(transitions, updates, dtypes, initial, order)
     return states
+
+
+def composes_at(initial: torch.Tensor, order: str) -> bool:
+    """Whether `compose_at` runs for states like `initial` `[..., K, V]`, where it lies."""
+    return runs_triton(initial.device) and "triton" in _versions("compose_at", torch.float32, initial, order)
 
 
 def entry_states(
@@ -102,6 +110,14 @@ def entry_states(
     run = implementation("entry_states", versions(__name__, "entry_states", dtype, *initial.shape[-2:]), initial.device)
     states: torch.Tensor = run(transitions, updates, initial)
     return states
+
+
+def _versions(operation: str, dtype: torch.dtype, initial: torch.Tensor, order: str) -> dict[str, Callable[..., Any]]:
+    dims = initial.shape[-2:]
+    found = versions(__name__, operation, dtype, *dims)
+    if order == "cyclic" and initial.is_cuda and asked_backend() == "auto" and not _ROTATED.issuperset(dims):
+        found.pop("triton", None)
+    return found
 
 
 def _check(

@@ -62,7 +62,7 @@ def _relocate(
     present = first + row < length * H
     position = tl.load(part + 3).to(tl.int32) + (first + row) // H
     slot = (tl.load(slots + position, mask=present, other=-1) if SLOTS else position).to(tl.int32)
-    present &= slot < tl.where(slot < 0, 0, capacity)
+    present &= (slot >= 0) & (slot < capacity)
     slot = tl.maximum(slot, 0)
     to_key = out_key + layer * key_l + head * key_h
     to_value = out_value + layer * value_l + head * value_h

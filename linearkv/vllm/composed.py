@@ -12,8 +12,7 @@ import torch
 
 from linearkv.cache import Page
 from linearkv.composition import compose, last_inputs
-from linearkv.kernels.backend import LARGEST_HEAD, runs_triton
-from linearkv.kernels.compose import compose_at
+from linearkv.kernels.compose import compose_at, composes_at
 from linearkv.kernels.relocate import relocate_at
 from linearkv.states import TAIL, ChunkState, Context, PrefixState
 from linearkv.storage import unpack
@@ -73,7 +72,7 @@ def compose_in_parts(
     arriving = device.type != "cpu" and any(isinstance(state, Page) for state in states)
     groups = _groups(layer_types, LAYERS_AT_A_TIME if arriving else len(layer_types))
     with torch.inference_mode(), torch.cuda.stream(stream):
-        placed = _Placed.of(prefix, states, groups) if runs_triton(device) else None
+        placed = _Placed.of(prefix, states, groups) if composes_at(prefix.recurrent, order) else None
         parts = []
         for number, group in enumerate(groups):
             if placed is not None:
@@ -176,7 +175,7 @@ class _Placed:
     def of(cls, prefix: PrefixState, states: Sequence[ChunkState | Page], groups: Sequence[_Group]) -> "_Placed | None":
         """None where chunks do not all lie as the kernels read them, or do not fit: `linearkv.compose` knows more."""
         _, heads, key_dim, value_dim = prefix.recurrent.shape
-        if not states or max(key_dim, value_dim) > LARGEST_HEAD:
+        if not states:
             return None
         sources = []
         for state in states:
