@@ -109,6 +109,7 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         self.opened: Serving | None = None
         self._idle = False  # the last step had nothing to do
         self._timers: deque[StepTimer] = deque()  # of steps that may still be computed
+        self._timed = False  # a step was; the first is not counted, since kernels may have been compiled in it
         self._refused: dict[str, dict[str, Any]] = {}  # what the answers of refused requests say, by their ids
         self.counts = Counts()
 
@@ -338,7 +339,10 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
         while self._timers and (seconds := self._timers[0].seconds()) is not None:
-            self.serving.planner.prefill.saw(self._timers.popleft().tokens, seconds)
+            timer = self._timers.popleft()
+            if self._timed:
+                self.serving.planner.prefill.saw(timer.tokens, seconds)
+            self._timed = True
         for job in self.plan.ended:
             self.worker.forget(job)
         if self.plan.steps:

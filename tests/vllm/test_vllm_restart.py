@@ -111,10 +111,12 @@ def test_the_planner_knows_what_prefilling_takes(checkpoint, tmp_path):
         engine.run([body])
         engine.run([short])
         rate = engine.scheduler.connector.serving.planner.prefill
-        before = rate.amount, rate.seconds
-        began = time.perf_counter()
-        engine.run([body])
-        whole = time.perf_counter() - began
-        engine.run([short])
-        assert rate.amount == pytest.approx(KEPT * before[0] + 3000)
-        assert 0.3 * whole < rate.seconds - KEPT * before[1] < whole
+        assert not rate.amount  # what was computed first may have been compiled for
+        for _ in range(2):
+            before = rate.amount, rate.seconds
+            began = time.perf_counter()
+            engine.run([body])
+            whole = time.perf_counter() - began
+            engine.run([short])
+            assert rate.amount == pytest.approx(KEPT * before[0] + 3000)
+            assert 0.3 * whole < rate.seconds - KEPT * before[1] < whole
