@@ -271,7 +271,7 @@ def _read_page(page: Page, groups: Sequence[_Group]) -> _Source | None:
         place = tensor.data_ptr() - begin
         spans[number] = [min(spans[number][0], place), max(spans[number][1], place + tensor.nbytes)]
     types = {kind: {(tensor.dtype, tuple(tensor.shape)) for tensor in tensors} for kind, tensors in found.items()}
-    if "kept" in found or any(len(some) > 1 for some in types.values()):
+    if types.keys() != {*_READ, "conv_tail"} or any(len(some) > 1 for some in types.values()):
         return None
     places = {kind: torch.tensor([tensor.data_ptr() - begin for tensor in some]) for kind, some in found.items()}
     first = torch.tensor([span[0] for span in spans])
