@@ -1,7 +1,6 @@
 """Composition: a prefix and any chunk states in any order -> the context a question starts from."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -47,29 +46,26 @@ def compose(prefix: PrefixState, states: Sequence[ChunkState], order: str = "bid
     if length:
         cos, sin = prefix.rotary(torch.arange(length, device=device))
         key, value = relocate([part.key for part in parts], [part.value for part in parts], cos, sin)
-    return Context(recurrent, last_inputs(prefix, states), key, value, length)
+    tail = last_inputs(prefix.conv_tail, [state.length for state in states], lambda place: states[place].conv_tail)
+    return Context(recurrent, tail, key, value, length)
 
 
-class Tailed(Protocol):
-    """Of a chunk, its length and convolution inputs, as in `ChunkState`."""
+def last_inputs(before: torch.Tensor, lengths: Sequence[int], tail: Callable[[int], torch.Tensor]) -> torch.Tensor:
+    """The last `TAIL` convolution inputs: of the last chunk, and where it is shorter, of what precedes it.
 
-    @property
-    def length(self) -> int: ...
-
-    @property
-    def conv_tail(self) -> torch.Tensor: ...
-
-
-def last_inputs(prefix: PrefixState, states: Sequence[Tailed]) -> torch.Tensor:
-    """The last `TAIL` convolution inputs: of the last chunk, and where it is shorter, of what precedes it."""
-    tail, missing = prefix.conv_tail[..., :0], TAIL
-    for state in reversed(states):
-        own = min(state.length, missing)
-        tail = torch.cat([state.conv_tail[..., TAIL - own :], tail], dim=-1)
+    Args:
+        before: `[Lg, C, TAIL]`, the inputs before the first chunk.
+        lengths: tokens of each chunk.
+        tail: a chunk's own, as in `ChunkState`, by its place; not asked for more than are needed.
+    """
+    found, missing = before[..., :0], TAIL
+    for place in reversed(range(len(lengths))):
+        own = min(lengths[place], missing)
+        found = torch.cat([tail(place)[..., TAIL - own :], found], dim=-1)
         missing -= own
         if not missing:
-            return tail
-    return torch.cat([prefix.conv_tail[..., TAIL - missing :], tail], dim=-1)
+            return found
+    return torch.cat([before[..., TAIL - missing :], found], dim=-1)
 
 
 def _check_fits(prefix: PrefixState, state: ChunkState, position: int) -> None:

@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from linearkv.kernels.addresses import addresses
 from linearkv.kernels.halves import on, on_device, readable
 
 ROWS = 32  # of a program: tokens times heads
@@ -107,22 +108,8 @@ def relocate(
     if not keys:
         return
     keys, values = ([readable(part) for part in parts] for parts in (keys, values))
-    _launch(
-        _by_layer(keys, len(out_key)),
-        _by_layer(values, len(out_key)),
-        [key.shape[1] for key in keys],
-        cos,
-        sin,
-        out_key,
-        out_value,
-        slots,
-    )
-
-
-def _by_layer(parts: Sequence[torch.Tensor], layers: int) -> torch.Tensor:
-    """Addresses int64 `[La, n]` of every layer of the parts."""
-    first, size = (torch.tensor(some) for some in zip(*((p.data_ptr(), p[:1].nbytes) for p in parts), strict=True))
-    return first + torch.arange(layers)[:, None] * size
+    to_keys, to_values = (torch.stack([addresses(part) for part in parts], dim=1) for parts in (keys, values))
+    _launch(to_keys, to_values, [key.shape[1] for key in keys], cos, sin, out_key, out_value, slots)
 
 
 def relocate_at(

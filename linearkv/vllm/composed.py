@@ -5,16 +5,16 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from linearkv.cache import Page
 from linearkv.composition import compose, last_inputs
+from linearkv.kernels.addresses import addresses, apart
 from linearkv.kernels.compose import compose_at, composes_at
 from linearkv.kernels.relocate import relocate_at
-from linearkv.states import TAIL, ChunkState, Context, PrefixState
+from linearkv.states import ChunkState, Context, PrefixState
 from linearkv.storage import unpack
 
 ROOM, ALIGNED = 256, 16
@@ -142,17 +142,6 @@ class _Source(NamedTuple):
     tail: Callable[[_Group, torch.Tensor], torch.Tensor]
 
 
-class _Tail(NamedTuple):
-    """Of a chunk, what `last_inputs` asks for."""
-
-    length: int
-    inputs: Callable[[], torch.Tensor]
-
-    @property
-    def conv_tail(self) -> torch.Tensor:
-        return self.inputs()
-
-
 class _Placed:
     """Chunks that are composed by where they lie.
 
@@ -209,16 +198,17 @@ class _Placed:
             places["transition"][group.gdn], places["update"][group.gdn], self._dtypes, prefix.recurrent, order
         )
         keys, values = (
-            torch.cat([_addresses(own)[:, None], places[kind][group.attention]], dim=1)
+            torch.cat([addresses(own)[:, None], places[kind][group.attention]], dim=1)
             for kind, own in (("key", prefix.key), ("value", prefix.value))
         )
         heads, dim = prefix.key.shape[2:]
         key, value = relocate_at(keys, values, self._tokens, heads, dim, self._cos, self._sin)
-        tails = [
-            _Tail(source.tokens, partial(source.tail, group, piece))
-            for source, piece in zip(self._sources[-TAIL:], pieces[-TAIL:], strict=True)
-        ]
-        return Context(recurrent, last_inputs(prefix, tails), key, value, self._length)
+        tail = last_inputs(
+            prefix.conv_tail,
+            self._tokens[1:],
+            lambda place: self._sources[place].tail(group, pieces[place]),
+        )
+        return Context(recurrent, tail, key, value, self._length)
 
     def _bring(self, number: int) -> tuple[list[torch.Tensor], torch.Tensor]:
         """What a group needs of each page, on the device (empty of what lies there already); and what makes of places
@@ -296,22 +286,12 @@ def _on_device(state: ChunkState, groups: int) -> _Source | None:
     kinds = {name: getattr(state, name) for name in (*_READ, "conv_tail")}
     if state.rows is not None or not all(kinds[kind].is_contiguous() for kind in _READ):
         return None
-    if any((kinds[kind].data_ptr() | _apart(kinds[kind])) % ALIGNED for kind in _READ):
+    if any((kinds[kind].data_ptr() | apart(kinds[kind])) % ALIGNED for kind in _READ):
         return None
-    places = {kind: _addresses(kinds[kind]) for kind in _READ}
+    places = {kind: addresses(kinds[kind]) for kind in _READ}
     types = {kind: (tensor.dtype, tuple(tensor.shape[1:])) for kind, tensor in kinds.items()}
     first = torch.zeros(groups, dtype=torch.int64)
     return _Source(places, types, state.length, first, None, lambda group, piece: state.conv_tail[group.gdn])
-
-
-def _apart(layers: torch.Tensor) -> int:
-    """Bytes from one layer's tensor to the next one's."""
-    return layers.stride(0) * layers.itemsize
-
-
-def _addresses(layers: torch.Tensor) -> torch.Tensor:
-    """Of each layer's tensor in one of all layers, int64 `[layers]`."""
-    return layers.data_ptr() + torch.arange(layers.shape[0]) * _apart(layers)
 
 
 def _layer(name: str) -> int:

@@ -349,7 +349,7 @@ def test_operands_that_do_not_fit_are_refused(change, message):
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("backend", ["torch", "triton"])
-def test_layers_that_lie_apart_are_read_where_they_are(order, backend):
+def test_layers_may_lie_apart(order, backend):
     """As in a page, where transitions, updates and more of a layer stand before the next layer's."""
     with use_backend(backend):
         chance = torch.Generator().manual_seed(0)

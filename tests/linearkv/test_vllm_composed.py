@@ -99,7 +99,7 @@ def test_pages_that_arrive_on_a_gpu_are_composed_there(model, prefix, states, or
     assert (made.recurrent - whole.recurrent).norm() <= 1e-6 * whole.recurrent.norm()
 
 
-def test_what_lies_otherwise_or_does_not_fit_is_left_to_compose(model, prefix, states, tiny_model):
+def test_what_lies_otherwise_or_does_not_fit_is_left_to_compose(model, prefix, states):
     groups = parts._groups(model.layer_types, 4)
     stored = pages(model, states, "fp16")
     assert parts._Placed.of(prefix, stored, groups) is not None

@@ -56,9 +56,10 @@ def test_one_chunk_right_behind_its_prefix_is_what_vllm_computes(model, prefix, 
     assert torch.equal(composed.conv_tail, prefilled.conv_tail)
     assert (composed.recurrent - prefilled.recurrent).norm() <= 1e-6 * prefilled.recurrent.norm()
     expected = model.logits(prefilled, question).log_softmax(-1)
-    # The composed state is multiplied out by another kernel: with a GPU, or matrix units, a last bit of it may turn one
-    # of bfloat16's, and unlikely tokens then move by a tenth.
-    bound = 0.2 if model.device.type != "cpu" or torch.cpu._is_amx_tile_supported() else 1e-3
+    # The composed state is multiplied out by another kernel, and with a GPU or matrix units a last bit of it may turn
+    # one of bfloat16's: with AMX that moves one token of the question behind one of these chunks, by up to 0.074.
+    exact = model.device.type == "cpu" and not torch.cpu._is_amx_tile_supported()
+    bound = 1e-3 if exact else 0.1 if model.device.type == "cpu" else 0.2
     assert (model.logits(composed, question).log_softmax(-1) - expected).abs().max() <= bound
 
 
