@@ -33,7 +33,7 @@ ON_GPU = torch.cuda.is_available()
 MACHINE: dict[str, Any] = {}
 """Options of every engine of these tests."""
 if ON_GPU:  # FlashInfer's kernels would be compiled first; with its cache's size said, vLLM need not have a GPU alone
-    MACHINE |= {"gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": 1 << 30, "gdn_prefill_backend": "triton"}
+    MACHINE |= {"gpu_memory_utilization": 0.05, "kv_cache_memory_bytes": 1 << 30, "gdn_prefill_backend": "triton"}
 OPTIONS: dict[str, Any] = {
     **MACHINE,
     "dtype": "bfloat16",
