@@ -158,6 +158,8 @@ class Server:
             "disk": disk,
             "disk, planned": disk,
         }
+        for own in self.tiers.values():
+            own.planner.prefill = disk.planner.prefill  # what the engine takes for it, whatever tier is in use
         for tier in ("device", "memory"):
             self.use(tier)
             self.send(*self.asked(self.chunks))

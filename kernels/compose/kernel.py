@@ -278,6 +278,15 @@ def chain_config(key_dim: int, value_dim: int, itemsize: int) -> ChainConfig:
     return ChainConfig(values, 4, ahead)
 
 
+def rotation_warps(key_dim: int, value_dim: int) -> int:
+    """Of a program for heads of `[key_dim, value_dim]`, powers of two: as many as have a part of a result of their own.
+
+    A result is made in parts of 16 by 8. Where warps had to share one, Triton 3.6's compiled kernel gave NaN on an H200
+    (16 by 16 with 4 warps, 32 by 16 with 8, in every storage type), and was right with fewer.
+    """
+    return min(8, key_dim * value_dim // 128)
+
+
 def compose_states(
     transitions: Sequence[torch.Tensor],
     updates: Sequence[torch.Tensor],
@@ -458,7 +467,7 @@ def _launch_rotations(table: _Table, initial: torch.Tensor, out: torch.Tensor) -
         BV=wide_v,
         PACKED=table.packed,
         num_stages=2 if half else 1,  # the next map is on its way, where two fit into shared memory
-        num_warps=8,
+        num_warps=rotation_warps(wide_k, wide_v),
     )
 
 

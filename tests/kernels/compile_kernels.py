@@ -66,7 +66,8 @@ def kernels():
             constants |= {"PACKED": True}
             yield f"packed chains {dim} {storage}", compose._chains, constants, maps, config.warps, stages
             stages = {"num_stages": 2 if storage == "fp16" else 1}
-            yield f"rotations {dim} {storage}", compose._rotations, shape | {"BV": dim}, maps, 8, stages
+            warps = compose.rotation_warps(dim, dim)
+            yield f"rotations {dim} {storage}", compose._rotations, shape | {"BV": dim}, maps, warps, stages
         for dtype in ("bf16", "fp32"):
             types = SOLVED | {"k": f"*{dtype}", "v": f"*{dtype}"}
             shape = {"K": dim, "BK": dim, "BLOCK": delta.BLOCK, "HALF": dtype != "fp32"}

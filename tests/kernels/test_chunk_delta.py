@@ -136,7 +136,7 @@ def test_lengths_beyond_the_batch_count_as_all_of_it(backend):
 def test_no_tokens_are_the_identity_map():
     k, v, g, beta, _ = make_segment(0, batch=2)
     transition, update = chunk_delta(k, v, g, beta)
-    assert torch.equal(transition, torch.eye(16, dtype=torch.float64).expand_as(transition))
+    assert torch.equal(transition, torch.eye(16).to(transition).expand_as(transition))
     assert torch.equal(update, torch.zeros_like(update))
 
 

@@ -334,8 +334,11 @@ def test_unknown_order_is_refused_by_name():
         ({"rows": [None]}, "3 transitions but rows of 1"),
         ({"requests": [[0], [1]]}, "2 requests but 1 initial states"),
         ({"requests": [[0, 3]], "batch": True}, r"request \[0, 3\] names maps that are not among the 3"),
-        ({"initial": torch.zeros(1, 3, 4, 4)}, r"map 0 has transition \(1, 3, 16, 16\)"),
-        ({"rows": [None, None, torch.zeros(1, 3)]}, r"map 2 has transition|map 2 has rows torch.float32"),
+        ({"initial": torch.zeros(1, 3, 4, 4, device=DEVICE)}, r"map 0 has transition \(1, 3, 16, 16\)"),
+        (
+            {"rows": [None, None, torch.zeros(1, 3, device=DEVICE)]},
+            r"map 2 has transition|map 2 has rows torch.float32",
+        ),
         ({"out": torch.zeros(3)}, r"out has shape \(3,\)"),
     ],
 )

@@ -303,9 +303,9 @@ def test_counters_are_in_vllms_own_registry(served, asked, outputs):
     served.run([asked[0][0]])  # what was counted before reaches the registry with the next step
     values = {metric.name: metric.value for metric in served.llm.get_metrics() if "linearkv" in metric.name}
     counts = served.counts
-    assert values["vllm:linearkv_seconds"] > 0 and counts["composed"] >= 50
-    for name in ("composed", "tokens"):
+    assert counts["composed"] >= 50
+    for name in ("composed", "tokens", "seconds"):
         if ON_GPU:  # vLLM's offline engine drops what is told with a step without an answer; a server does not
-            assert 0 < values[f"vllm:linearkv_{name}"] <= counts[name]
+            assert values[f"vllm:linearkv_{name}"] <= counts[name]
         else:
-            assert values[f"vllm:linearkv_{name}"] == counts[name]
+            assert values[f"vllm:linearkv_{name}"] == pytest.approx(counts[name]) and counts[name] > 0
