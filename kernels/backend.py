@@ -35,6 +35,11 @@ def use_backend(name: str) -> Iterator[None]:
         _wanted.reset(token)
 
 
+def asked_backend() -> str:
+    """The backend asked for: `auto`, `torch` or `triton`."""
+    return _wanted.get()
+
+
 def triton_usable(device: torch.device) -> bool:
     """Whether Triton kernels can run on `device`: a CUDA device that answers, and the package. Never imports Triton.
 
@@ -47,7 +52,7 @@ def triton_usable(device: torch.device) -> bool:
 
 def runs_triton(device: torch.device) -> bool:
     """Whether operations on `device` run their Triton versions, by the wish in force."""
-    return _wanted.get() != "torch" and triton_usable(device)
+    return asked_backend() != "torch" and triton_usable(device)
 
 
 def implementation(
@@ -60,7 +65,7 @@ def implementation(
     cannot run is an error: a benchmark must not measure the reference under Triton's name. Triton's own interpreter
     (`TRITON_INTERPRET=1`) counts as a place to run for who asks, never for `auto`: it is for tests.
     """
-    wanted = _wanted.get()
+    wanted = asked_backend()
     if wanted == "auto":
         wanted = "triton" if "triton" in versions and triton_usable(device) else "torch"
     if wanted not in versions:

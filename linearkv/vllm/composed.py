@@ -72,7 +72,7 @@ def compose_in_parts(
     arriving = device.type != "cpu" and any(isinstance(state, Page) for state in states)
     groups = _groups(layer_types, LAYERS_AT_A_TIME if arriving else len(layer_types))
     with torch.inference_mode(), torch.cuda.stream(stream):
-        placed = _Placed.of(prefix, states, groups) if composes_at(prefix.recurrent) else None
+        placed = _Placed.of(prefix, states, groups) if composes_at(prefix.recurrent, order) else None
         parts = []
         for number, group in enumerate(groups):
             if placed is not None:

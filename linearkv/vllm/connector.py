@@ -99,6 +99,8 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig") -> None:
         versions.check_version(vllm_config.device_config.device_type)
+        if role is KVConnectorRole.SCHEDULER:
+            versions.mend_cache_hits()
         super().__init__(vllm_config, role, kv_cache_config)
         check_config(vllm_config)
         self._options = Options.read(vllm_config.kv_transfer_config.kv_connector_extra_config)

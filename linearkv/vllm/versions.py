@@ -78,6 +78,22 @@ def mend_start() -> None:
         dispatcher.vars = lambda value: own if isinstance(own := vars(value), Mapping) else {}  # type: ignore[attr-defined]
 
 
+class _NoCoordinator:
+    """What no coordinator of caches is."""
+
+
+def mend_cache_hits() -> None:
+    """Has vLLM's scheduler (0.26) look for cached blocks beside a connector as it does without one.
+
+    It takes what the attention layers have for what the request has, whatever recurrent states are there, and trusts
+    the connector to bring those: an ordinary request of which only attention's blocks are cached would go on from the
+    state of nothing. This connector brings the whole of a request or nothing, so a hit must be one of all layers.
+    """
+    scheduler: Any = import_module("vllm.v1.core.sched.scheduler")
+    if hasattr(scheduler, "HybridKVCacheCoordinator"):  # of such a one the scheduler asks each group by itself
+        scheduler.HybridKVCacheCoordinator = _NoCoordinator
+
+
 def resumed(cached: Any) -> set[str]:
     """Ids of the requests in a `CachedRequestData` that come back from preemption, whose blocks are all new."""
     return set(cached.resumed_req_ids)

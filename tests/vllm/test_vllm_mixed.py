@@ -21,8 +21,8 @@ ANSWER = 40
 NOISE = 2.0
 """How far log-probabilities of the same may be apart, computed in other pieces or beside others; most are far nearer.
 Those of ordinary requests that were not preempted were the furthest here, by 0.7 to 1.0."""
-LIKELY, LEAST = -4.0, -9.0
-"""Log-probability from which a token's counts, and of one that is not among the 20 likeliest."""
+LIKELY = -3.0
+"""Log-probability from which a token's counts: one with so much is among the 20 likeliest that are told."""
 
 
 def requests(prompt, chunks, questions, block):
@@ -206,7 +206,8 @@ def apart(answered, expected):
         answered.tokens, expected.tokens, answered.logprobs, expected.logprobs, strict=True
     ):
         found = {token: entry.logprob for token, entry in found.items()}
-        both = {token: (found.get(token, LEAST), known.get(token, LEAST)) for token in {*found, *known}}
+        most = [min(told.values()) for told in (found, known)]  # that one can have which is not told
+        both = {token: (found.get(token, most[0]), known.get(token, most[1])) for token in {*found, *known}}
         furthest = max([furthest, *(abs(one - two) for one, two in both.values() if max(one, two) > LIKELY)])
         if token != other:
             break

@@ -57,3 +57,15 @@ def test_ordinary_requests_are_answered_to_the_bit_as_without_the_plugin(
         assert all(output.cached > BLOCK and output.cached % BLOCK for output in again)
         assert answers(engine, ordinary[:6]) == answers(engine, ordinary[:6])
         assert engine.free_blocks == clean_free
+
+
+def test_attention_pages_without_their_state_are_no_hit(checkpoint, prompt, chunks, tmp_path):
+    """vLLM keeps a recurrent state where a step ended: of a long prompt's beginning there are attention pages alone."""
+    text = [token for chunk in chunks for token in prompt.chunk_ids(chunk)] * 2
+    long = text[: 3 * BLOCK + 200]
+    bodies = [{"prompt": tokens, "max_tokens": 6} for tokens in (long, [*long[: 2 * BLOCK + 50], *text[7:90]], long)]
+    with open_engine(checkpoint, plugin=False, enable_prefix_caching=True) as engine:
+        clean = answers(engine, bodies)
+    assert clean[2].cached >= BLOCK
+    with open_engine(checkpoint, tmp_path / "store", enable_prefix_caching=True) as engine:
+        assert answers(engine, bodies) == clean
