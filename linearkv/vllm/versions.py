@@ -87,7 +87,8 @@ def mend_cache_hits() -> None:
 
     It takes what the attention layers have for what the request has, whatever recurrent states are there, and trusts
     the connector to bring those: an ordinary request of which only attention's blocks are cached would go on from the
-    state of nothing. This connector brings the whole of a request or nothing, so a hit must be one of all layers.
+    state of nothing. This connector brings the whole of a request or nothing, so a hit must be one of all layers. (0.32
+    does so only for connectors that say they want it, by `supports_divergent_local_hybrid_hits`.)
     """
     scheduler: Any = import_module("vllm.v1.core.sched.scheduler")
     if hasattr(scheduler, "HybridKVCacheCoordinator"):  # of such a one the scheduler asks each group by itself
