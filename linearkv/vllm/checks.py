@@ -41,7 +41,7 @@ def check_config(config: Any) -> None:
         method = getattr(config.speculative_config, "method", None)
         _refuse(f"speculative decoding ({method}), multi-token prediction included", "leave it out")
     cache = config.cache_config
-    if cache.cache_dtype not in ("auto", "bfloat16", "float32"):
+    if cache.cache_dtype not in ("auto", str(config.model_config.dtype).removeprefix("torch.")):
         _refuse(f"attention pages in {cache.cache_dtype}", "leave kv_cache_dtype at auto")
     if cache.mamba_ssm_cache_dtype != "float32":
         _refuse(

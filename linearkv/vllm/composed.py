@@ -186,7 +186,10 @@ class _Placed:
             }
             if source.types != fitting or any(len(source.places[kind]) != layers[kind] for kind in _READ):
                 return None
-        return cls(prefix, sources, groups)
+        placed = cls(prefix, sources, groups)
+        own = (prefix.key, prefix.value)  # read by address as well, in the type of what they are rotated by
+        fits = all(part.is_contiguous() and part.dtype == placed._cos.dtype for part in own)
+        return placed if fits else None
 
     def compose(self, number: int, order: str) -> Context:
         """The context of one group of layers."""

@@ -3,6 +3,7 @@
 import logging
 import uuid
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,8 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
     # Beside the scheduler
 
     def on_new_request(self, request: "Request") -> None:
-        params = (request.kv_transfer_params or {}).get(NAME)
+        given = request.kv_transfer_params  # whatever a client sent
+        params = given.get(NAME) if isinstance(given, Mapping) else None
         if params is None:
             return
         tracked = self._tracked_for(request, params)
@@ -180,12 +182,15 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
             tracked.indexing = True
         if isinstance(asked, Index) and not asked.behind:
             return True
+        if isinstance(asked, Compose) and tracked.length == 0:
+            return True  # it was prefilled before it was preempted, and is again
         if tracked.loading is None:
             busy = sum(other.loading is not None for other in self._tracked.values())
             if busy >= LOADING_AT_A_TIME:
                 return False
             wanted = asked if isinstance(asked, Compose) else Compose(asked.behind, ())  # type: ignore[union-attr]
-            tracked.loading = self.serving.begin(wanted, tracked.prompt, again=tracked.length is not None)
+            before = None if tracked.length is None else tracked.became["chunks"]
+            tracked.loading = self.serving.begin(wanted, tracked.prompt, again=before)
         if not tracked.loading.ready(IDLE_WAIT_S if self._idle else WAIT_S):
             return False
         if not self._idle and not tracked.loading.arrived():

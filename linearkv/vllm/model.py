@@ -214,8 +214,6 @@ class VLLMModel(GDNModel):
     ) -> Iterator[int]:
         stop = self.stop_ids if stop is None else stop
         ids = _ids(token_ids)
-        if not ids:
-            raise LinearKVError("generation needs at least one token behind the context")
         params = self._params(max_new_tokens, stop, sampling or Sampling())
         tokens = self._tokens(*self._start(context, ids, params, Job(composed=_composed(context))))
         next(tokens)
@@ -281,6 +279,8 @@ class VLLMModel(GDNModel):
 
     def _start(self, context: Context | None, ids: list[int], params: Any, job: Job) -> tuple[str, int]:
         """Gives the engine a request; its id, and the number of its job."""
+        if not ids:
+            raise LinearKVError("at least one token must follow the context")
         before = context.length if context is not None else 0
         limit = self.max_length
         if before + len(ids) + params.max_tokens > limit:

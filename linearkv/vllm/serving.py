@@ -101,7 +101,7 @@ class Loading:
     bytes: int = 0
     seconds: float = 0.0
     read_s: float = 0.0
-    """Of these, until its pages were in host memory."""
+    """Of these, until its pages were in host memory and there was room for it."""
     counted: bool = False
     ended: bool = False
     """Nobody waits for it any more."""
@@ -189,11 +189,11 @@ class Serving:
 
     # Composing
 
-    def begin(self, asked: Compose, prompt: Sequence[int], again: bool = False) -> Loading:
+    def begin(self, asked: Compose, prompt: Sequence[int], again: int | None = None) -> Loading:
         """Starts to make the context of a request, which `Loading.ready` tells the end of.
 
         Args:
-            again: it was made before, so it is made again whatever is sooner.
+            again: of so many chunks it was made before, so it is made again of no more, whatever is sooner.
         """
         loading = Loading(asked)
         ids = list(prompt)
@@ -251,7 +251,7 @@ class Serving:
         self._room.release(loading._room)
         loading._room = 0
 
-    def _load(self, loading: Loading, prompt: list[int], again: bool) -> dict[str, Page]:
+    def _load(self, loading: Loading, prompt: list[int], again: int | None) -> dict[str, Page]:
         """Makes the context; returns the pages that were brought to the device for it, by key."""
         began = time.perf_counter()
         asked = loading.asked
@@ -261,24 +261,27 @@ class Serving:
             chunks = chunks[:-1]  # the last token is computed: the answer follows from it
         if len(prefix_ids) >= len(prompt):
             raise Refused("nothing stands behind the prefix")
+        if again is not None:
+            chunks = chunks[:again]
         keys = [self._chunk_key(prefix_ids, chunk) for chunk in chunks]
         prefix = self._prefix(prefix_ids)
         if prefix is None:
             loading.reason = "the prefix is not in the store"
             loading.unknown = _without(keys, self._held(keys))
             return {}
-        if keys and self._restore != "always" and not again:
+        if keys and self._restore != "always" and again is None:
             held = self._held(keys)
             if why := self._sooner_to_prefill(prefix, keys, chunks, held):
                 loading.reason = f"planned: {why}"
                 loading.unknown = _without(keys, held)
                 return {}
+        if loading.ended:
+            return {}
         states, pages = self._states(loading, keys)
         if len(states) < len(chunks):
             loading.reason = f"chunk {len(states)} is not in the store"
-        if not states and not prefix.length:
+        if loading.ended or (not states and not prefix.length):
             return {}
-        loading.read_s = time.perf_counter() - began
         if self._stream is not None:
             needed = self._gpu_bytes(prefix, states)
             if not self._room.take(needed):
@@ -288,6 +291,7 @@ class Serving:
                 )
                 return {}
             loading._room = needed
+        loading.read_s = time.perf_counter() - began
         loading.composed = compose_in_parts(prefix, states, asked.order, self._layer_types, self._stream)
         loading.hits = len(states)
         return pages
@@ -358,8 +362,10 @@ class Serving:
         key = self._prefix_key(ids)
         prefix = self._prefixes.pop(key, None)
         if prefix is None:
-            found = self._stored([key])[key]
+            self._await_writes([key])
+            found = self.pages.get([key])[key]
             if not isinstance(found, Hit):
+                self._counts.add(damaged=int(found.damaged))
                 return None
             # A copy, since it stays and must not hold the page.
             tensors = {name: tensor.clone() for name, tensor in found.page.tensors_on(self._worker.device).items()}
@@ -374,10 +380,13 @@ class Serving:
     def _states(self, loading: Loading, keys: list[str]) -> tuple[list[ChunkState | Page], dict[str, Page]]:
         """States of the chunks up to the first that is unknown or damaged; and those not on the device, by key."""
         here = self._on_device.get(dict.fromkeys(keys))
+        below = [key for key in dict.fromkeys(keys) if key not in here]
+        self._await_writes(below)
         started = time.perf_counter()
-        found = self._stored([key for key in dict.fromkeys(keys) if key not in here])
+        found = self.pages.get(below)
         hits = [hit for hit in found.values() if isinstance(hit, Hit)]
         self.planner.saw_reads([(hit.tier, hit.bytes_loaded) for hit in hits], time.perf_counter() - started)
+        self._counts.add(damaged=sum(isinstance(result, Miss) and result.damaged for result in found.values()))
         states: list[ChunkState | Page] = []
         pages = {}
         loading.unknown = _without(keys, {*here, *(key for key, result in found.items() if isinstance(result, Hit))})
@@ -392,8 +401,6 @@ class Serving:
                 tier = result.tier
                 loading.bytes += result.bytes_loaded
             else:
-                assert result is not None
-                self._counts.add(damaged=int(result.damaged))
                 break
             self.found[tier] = self.found.get(tier, 0) + 1
         return states, pages
@@ -432,12 +439,11 @@ class Serving:
             self._counts.add(not_stored=1)
             _log.error("A state was not stored: %s", error)
 
-    def _stored(self, keys: Sequence[str]) -> dict[str, Hit | Miss]:
-        """Pages of `keys`; those that are being written are waited for."""
+    def _await_writes(self, keys: Sequence[str]) -> None:
+        """Waits for those of `keys` that are being written."""
         with self._lock:
             writing = [self._writing[key] for key in keys if key in self._writing]
         wait(writing)
-        return self.pages.get(list(keys))
 
     def _write(
         self, key: str, index: Index, ids: list[int], captured: Captured, made: "torch.cuda.Event | None"

@@ -177,7 +177,7 @@ class Worker:
         keys = torch.zeros(len(self.attention), 0, heads, first.head_dim, dtype=self.dtype, device=self.device)
         return PrefixState(
             recurrent=torch.zeros(len(self.gdn), *recurrent.shape[1:], device=self.device),
-            conv_tail=torch.zeros(len(self.gdn), *conv.shape[1:], dtype=self.dtype, device=self.device),
+            conv_tail=torch.zeros(len(self.gdn), *conv.shape[1:], dtype=conv.dtype, device=self.device),
             key=keys,
             value=keys.clone(),
             token_ids=torch.zeros(0, dtype=torch.int64),

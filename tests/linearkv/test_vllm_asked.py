@@ -4,6 +4,7 @@ import copy
 from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,7 +120,7 @@ def test_whatever_arrives_is_understood_or_refused(params):
 def config():
     """A `VllmConfig` as far as it is looked at."""
     return SimpleNamespace(
-        model_config=SimpleNamespace(architectures=["Qwen3_5ForCausalLM"]),
+        model_config=SimpleNamespace(architectures=["Qwen3_5ForCausalLM"], dtype=torch.bfloat16),
         parallel_config=SimpleNamespace(
             tensor_parallel_size=1,
             pipeline_parallel_size=1,
@@ -144,6 +145,7 @@ def config():
         ("parallel_config.distributed_executor_backend", "mp", "the executor mp"),
         ("speculative_config", SimpleNamespace(method="mtp"), r"\(mtp\), multi-token prediction included"),
         ("cache_config.cache_dtype", "fp8", "attention pages in fp8"),
+        ("cache_config.cache_dtype", "float16", "attention pages in float16"),
         ("cache_config.cache_dtype", "fp8_e5m2", "attention pages in fp8_e5m2"),
         ("cache_config.mamba_ssm_cache_dtype", "auto", "recurrent states in auto.*mamba_ssm_cache_dtype to float32"),
     ],

@@ -155,6 +155,8 @@ def test_what_does_not_fit_is_refused_and_the_engine_goes_on(model, question):
             model.logits(model.empty_context(), [5])
     with pytest.raises(LinearKVError, match="has no tokens"):
         model.prefill_chunks(model.empty_prefix(), [[5], []])
+    with pytest.raises(LinearKVError, match="at least one token must follow the context"):
+        model.logits(model.prefill([5, 6, 7]), [])
     assert model.generate(model.empty_context(), question, 2, stop=())
 
 
