@@ -162,7 +162,7 @@ class _Placed:
 
     @classmethod
     def of(cls, prefix: PrefixState, states: Sequence[ChunkState | Page], groups: Sequence[_Group]) -> "_Placed | None":
-        """None where chunks do not all lie as the kernels read them, or do not fit: `linearkv.compose` knows more."""
+        """None where kernels cannot read prefix or chunks as they lie, or these do not fit each other."""
         _, heads, key_dim, value_dim = prefix.recurrent.shape
         if not states:
             return None

@@ -208,13 +208,14 @@ class LinearKVConnector(KVConnectorBase_V1, SupportsHMA):
         loading.counted = True
         self.counts.add(bytes=loading.bytes, seconds=loading.seconds)
         length = loading.composed.length if loading.composed is not None else 0
+        if tracked.length == length:
+            return  # it goes on as it began, and what was said of it stays
         tracked.became = {"tokens": length, "chunks": loading.hits, "unknown": loading.unknown}
         if loading.reason:
             tracked.became["reason"] = loading.told
         if tracked.length is not None:
-            if length != tracked.length:
-                _log.warning("A preempted request goes on from another context than before: %s", loading.reason)
-                self.counts.add(changed=1)
+            _log.warning("A preempted request goes on from another context than before: %s", loading.reason)
+            self.counts.add(changed=1)
             return
         tracked.length = length
         kind = loading.reason.partition(":")[0]
